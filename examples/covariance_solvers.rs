@@ -26,7 +26,7 @@ use std::time::Instant;
 /// Share of the precision of a measured entry that joins columns and changes nothing else.
 const NEGLIGIBLE: f64 = 1e-12;
 
-/// Most gradient steps, and the relative change at which they end.
+/// Maximum number of gradient steps, and the relative change at which they end.
 const MAX_STEPS: usize = 2000;
 const LEAST_CHANGE: f64 = 1e-7;
 

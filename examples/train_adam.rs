@@ -112,7 +112,6 @@ impl From<ImageNeighbours> for Neighbours {
     }
 }
 
-/// A training method.
 #[derive(Clone)]
 struct TrainingMethod {
     name: String,

@@ -1,4 +1,4 @@
-//! The histograms of a pipeline: of which column, and with which bins.
+//! The histograms of a pipeline: their columns and bins.
 //!
 //! Records carry the values of `[[columns]]`, and after them those of columns that only histograms
 //! use: a number, or the position of a category in its list.

@@ -35,8 +35,8 @@ const OTHERS: u32 = 0o077;
 #[derive(Clone, PartialEq, Eq)]
 pub struct SharedKey(Zeroizing<[u8; BYTES]>);
 
-/// What a sender presents to a source, as the first line of a connection: 64 hexadecimal digits.
-/// `Debug` does not print it.
+/// Token that a sender presents to a source, as the first line of a connection: 64 hexadecimal
+/// digits. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Zeroizing<String>);
 

@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime};
 use hushflow_mechanism::epochs::Schedule;
 
 use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
-use crate::readiness::{Readiness, usual_deadline};
+use crate::readiness::{Readiness, default_deadline};
 use crate::security::TlsServer;
 use crate::source::RowCounters;
 
@@ -78,7 +78,7 @@ impl Metrics {
         self.closed.fetch_max(committed, Relaxed);
         self.committed.store(committed, Relaxed);
         let _ = self.start.set(MeasuredRun { generation, committed, schedule: schedule.clone() });
-        self.readiness.begin(usual_deadline(schedule));
+        self.readiness.begin(default_deadline(schedule));
     }
 
     /// Records that this process of a cluster works for the one that commits.
@@ -141,7 +141,7 @@ impl Metrics {
         let about = "Rows that this run has read so far, those read again after a restart among them.";
         let rows = [(String::new(), self.rows.load(Relaxed))];
         page.family(Audience::Private, "rows_read_total", "counter", about, rows);
-        let about = "Rows that were unusable, late or out of range, by what became of them; exact counts of this run.";
+        let about = "Rows that were unusable, late or out of range, by reason; exact counts of this run.";
         let counts =
             reasons(&RowCounters::default()).map(|(reason, _)| reason).into_iter().zip(&self.exceptional);
         let counts = counts.map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), count.load(Relaxed)));
@@ -245,11 +245,10 @@ fn reasons(counters: &RowCounters) -> [(&'static str, u64); 10] {
         ("after_horizon", counters.after_horizon),
         ("already_closed", counters.already_closed),
         ("leaping_clock", counters.leaping_clock),
-        ("copy", counters.copies),
+        ("copy", counters.duplicates),
     ]
 }
 
-/// The text of the metrics.
 struct MetricsText {
     text: String,
     with_private: bool,

@@ -171,8 +171,8 @@ fn ranges(panel: &Panel) -> Result<AxisRanges, &'static str> {
         (sound && low <= high).then_some(low..high)
     };
     let x = range(|point| point.x, |point| point.x).ok_or("there are no steps to draw")?;
-    let y =
-        range(|point| point.y, |point| point.y.max(point.high)).ok_or("the errors are no numbers above 0")?;
+    let y = range(|point| point.y, |point| point.y.max(point.high))
+        .ok_or("the errors are not numbers above 0")?;
     Ok([x.start..x.end.max(x.start * 1.01), y.start / 1.1..y.end * 1.1])
 }
 
@@ -183,7 +183,6 @@ fn tick(value: f64) -> String {
     if (1e-3..1e5).contains(&value) { format!("{rounded}") } else { format!("{value:e}") }
 }
 
-/// Result of drawing.
 type DrawResult = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
 fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, [x, y]: AxisRanges) -> DrawResult {
@@ -205,7 +204,7 @@ fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, [x, y]: AxisRa
         .draw()?;
     for series in &panel.series {
         let colour = COLOURS[series.colour % COLOURS.len()];
-        let places = || series.points.iter().map(|point| (point.x, point.y));
+        let points = || series.points.iter().map(|point| (point.x, point.y));
         let band = || {
             let upper = series.points.iter().map(|point| (point.x, point.high));
             let lower = series.points.iter().rev().map(|point| (point.x, point.low.max(floor)));
@@ -216,17 +215,17 @@ fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, [x, y]: AxisRa
         }
         let drawn = match series.mark {
             PlotStyle::Line | PlotStyle::Band => {
-                chart.draw_series(LineSeries::new(places(), colour.stroke_width(2)))?
+                chart.draw_series(LineSeries::new(points(), colour.stroke_width(2)))?
             }
             PlotStyle::Dashes => {
                 let style = colour.stroke_width(2);
-                chart.draw_series(DashedLineSeries::new(places().collect::<Vec<_>>(), 7, 5, style))?
+                chart.draw_series(DashedLineSeries::new(points().collect::<Vec<_>>(), 7, 5, style))?
             }
             PlotStyle::Circles => {
                 let bar = |point: &PlotPoint| [(point.x, point.low.max(floor)), (point.x, point.high)];
                 let bars = series.points.iter().map(|point| PathElement::new(bar(point), colour));
                 chart.draw_series(bars)?;
-                chart.draw_series(places().map(|place| Circle::new(place, 4, colour.stroke_width(2))))?;
+                chart.draw_series(points().map(|point| Circle::new(point, 4, colour.stroke_width(2))))?;
                 continue;
             }
         };

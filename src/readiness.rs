@@ -37,15 +37,15 @@ struct ReadyStart {
 }
 
 impl Readiness {
-    /// Sets the longest time from one epoch to the next, instead of the usual one.
+    /// Sets the longest time from one epoch to the next, instead of the default.
     pub(crate) fn set_deadline(&self, within: Duration) {
         let _ = self.chosen.set(within);
     }
 
-    /// Records that epochs can come from now on, each within `usual` of the one before unless the
+    /// Records that epochs can come from now on, each within `default` of the one before unless the
     /// user has set a deadline. `None`: at any time.
-    pub(crate) fn begin(&self, usual: Option<Duration>) {
-        let within = self.chosen.get().copied().or(usual);
+    pub(crate) fn begin(&self, default: Option<Duration>) {
+        let within = self.chosen.get().copied().or(default);
         let _ = self.start.set(ReadyStart { at: Instant::now(), within });
     }
 
@@ -111,9 +111,9 @@ fn in_seconds(duration: Duration) -> SignedDuration {
     SignedDuration::from_secs(i64::try_from(duration.as_secs()).unwrap_or(i64::MAX))
 }
 
-/// Returns the longest usual time from one epoch to the next: twice the length of an epoch, and its
-/// lateness. `None` where the schedule does not say when epochs come.
-pub(crate) fn usual_deadline(schedule: &Schedule) -> Option<Duration> {
+/// Returns the default of the longest time from one epoch to the next: twice the length of an
+/// epoch, and its lateness. `None` where the schedule does not say when epochs come.
+pub(crate) fn default_deadline(schedule: &Schedule) -> Option<Duration> {
     match schedule {
         Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput => {
             let micros = by.length.saturating_mul(2).saturating_add(by.lateness);
@@ -168,7 +168,7 @@ mod tests {
             })
         };
         let day = 86_400_000_000;
-        let seconds = |schedule| usual_deadline(&schedule).map(|within| within.as_secs());
+        let seconds = |schedule| default_deadline(&schedule).map(|within| within.as_secs());
         assert_eq!(seconds(by_time(day, day / 24, ClockSource::Arrival)), Some(49 * 3600));
         assert_eq!(seconds(by_time(1000, 0, ClockSource::EventTime)), Some(60));
         assert_eq!(seconds(by_time(day, 0, ClockSource::EndOfInput)), None);

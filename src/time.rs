@@ -95,11 +95,6 @@ pub fn is_varying_length(text: &str) -> Option<bool> {
     EpochLength::parse(text).map(|_| parse_duration(text).is_none())
 }
 
-/// Microseconds since 1970 of a time in a zone of the bundled database.
-pub fn parse_time_in(text: &str, zone: &str) -> Option<i64> {
-    parse_local_time(text, &time_zone(zone)?)
-}
-
 /// Whether the bundled database has a time zone of this name.
 pub fn is_time_zone(name: &str) -> bool {
     time_zone(name).is_some()

@@ -5,17 +5,17 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// Most bytes of a settings file: a pipeline, a list of keys, an expected density.
+/// Maximum number of bytes of a settings file: a pipeline, a list of keys, an expected density.
 pub const SETTINGS: u64 = 1 << 26;
 
-/// Most bytes of a file of numbers: a saved strategy, a matrix. The largest dense strategy takes
-/// half of this as text.
+/// Maximum number of bytes of a file of numbers: a saved strategy, a matrix. The largest dense
+/// strategy takes half of this as text.
 pub(crate) const NUMBERS: u64 = 1 << 29;
 
 /// Reads the text of a file of at most `limit` bytes.
 ///
 /// # Errors
-/// Those of [`std::fs::read_to_string`], and [`ErrorKind::FileTooLarge`].
+/// The errors of [`std::fs::read_to_string`], and [`ErrorKind::FileTooLarge`].
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     let mut text = String::new();
     LimitedFile::open(path, limit)?.read_to_string(&mut text)?;

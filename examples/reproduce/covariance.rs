@@ -48,7 +48,6 @@ pub(super) fn figure(
     Ok((panels, findings))
 }
 
-/// A panel.
 struct CovariancePanel {
     title: String,
     steps: u64,
@@ -143,16 +142,16 @@ impl CovariancePanel {
         let (low, high, count) = NOISE;
         let better = move |wanted| move |noise: &f64| self.comparison(*noise).better() == wanted;
         let joint = geometric(low, high, count).find(better(Better::Joint)).unwrap_or(f64::INFINITY);
-        let rival = geometric(low, high, count).filter(better(Better::PostProcessing)).fold(0.0, f64::max);
+        let baseline = geometric(low, high, count).filter(better(Better::PostProcessing)).fold(0.0, f64::max);
         let ratio = |noise| {
             let found = self.comparison(noise);
             (found.post_processing.debiased().upper / found.joint).sqrt()
         };
         FigureFinding::new(
             format!("{}: JME is better in high privacy", self.title),
-            joint <= high && rival < joint,
+            joint <= high && baseline < joint,
             format!(
-                "certainly from σ = {joint:.2} on, PP up to σ = {rival:.2} (0: nowhere); error of PP over that of JME: {:.3} at \
+                "certainly from σ = {joint:.2} on, PP up to σ = {baseline:.2} (0: nowhere); error of PP over that of JME: {:.3} at \
                  σ = {low}, {:.3} at σ = {high}",
                 ratio(low),
                 ratio(high)

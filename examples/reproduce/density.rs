@@ -99,9 +99,9 @@ impl Curve {
     }
 
     /// Returns the first step from which on the curve stays below all of these.
-    fn below_from(&self, rivals: &[&Self]) -> Option<u64> {
+    fn below_from(&self, baselines: &[&Self]) -> Option<u64> {
         let above = |(index, point): (usize, &(u64, f64, f64))| {
-            rivals.iter().any(|rival| rival.points[index].1 <= point.1)
+            baselines.iter().any(|baseline| baseline.points[index].1 <= point.1)
         };
         let last_above = self.points.iter().enumerate().rposition(above);
         self.points.get(last_above.map_or(0, |index| index + 1)).map(|point| point.0)

@@ -102,7 +102,6 @@ impl Effort {
 /// A reproduced figure.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Reproduction {
-    /// The figure.
     pub(crate) figure: Figure,
     /// Its diagrams.
     pub(crate) panels: Vec<Panel>,
@@ -113,9 +112,7 @@ pub(crate) struct Reproduction {
 /// A claim and its evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct FigureFinding {
-    /// The claim.
     pub(crate) claim: String,
-    /// Whether it holds.
     pub(crate) holds: bool,
     /// The numbers that support or refute it.
     pub(crate) evidence: String,

@@ -94,7 +94,6 @@ fn draw(
     Ok((panels, findings))
 }
 
-/// A panel.
 struct SecondMomentPanel {
     title: String,
     workload: Workload,

@@ -144,7 +144,6 @@ fn release(bencher: Bencher, is_correlated: bool) {
     });
 }
 
-/// A fit for a million steps, by the number of buffers.
 #[divan::bench(args = [4, 5, 8], sample_count = 3)]
 fn fit_for_a_million_steps(buffers: u32) -> f64 {
     let name = format!("blt:{buffers}").parse().expect("a strategy");

@@ -16,7 +16,7 @@ fn main() {
     divan::main();
 }
 
-/// Records in [−1, 1]^d, of which the norm 0.57 √d clips about half.
+/// Records in [−1, 1]^d. The norm 0.57 √d clips about half of them.
 fn records(dimension: usize) -> Vec<f64> {
     let mut rng = ChaCha20Rng::seed_from_u64(1);
     (0..RECORDS * dimension).map(|_| rng.random_range(-1.0..1.0)).collect()

@@ -26,7 +26,7 @@ fn single(form: &QuadraticForm) -> Optimum {
     optimum
 }
 
-fn several(form: &QuadraticForm, count: usize, gap: usize) -> Optimum {
+fn repeated_participations(form: &QuadraticForm, count: usize, gap: usize) -> Optimum {
     let optimum =
         multi_epoch(form, count, gap, &OptimizerSettings::default(), &mut |_| ControlFlow::Continue(()))
             .expect("an optimum");
@@ -64,12 +64,14 @@ fn coa_prefix_2048(bencher: Bencher) {
 
 #[divan::bench(sample_count = 5, sample_size = 1)]
 fn multi_epoch_16x64(bencher: Bencher) {
-    bencher.bench_local(|| several(&form("prefix", 1024), 16, 64));
+    bencher.bench_local(|| repeated_participations(&form("prefix", 1024), 16, 64));
 }
 
 #[divan::bench(sample_count = 1, sample_size = 1)]
 fn multi_epoch_20x100(bencher: Bencher) {
-    bencher.bench_local(|| assert_near(several(&form("prefix", 2000), 20, 100).objective, 653163.05648));
+    bencher.bench_local(|| {
+        assert_near(repeated_participations(&form("prefix", 2000), 20, 100).objective, 653163.05648)
+    });
 }
 
 #[divan::bench(sample_count = 1, sample_size = 1)]

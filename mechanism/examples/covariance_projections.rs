@@ -58,11 +58,11 @@ fn row(dimension: usize, condition: f64, count: u32) -> Result<String, Box<dyn E
         let (layout, coordinates, noise) = release(&truth, count, &mut random)?;
         let moments = NoisyMoments { layout, coordinates: &coordinates, noise };
         good += u32::from(moments.density()?.quality == Quality::Good);
-        for (place, projection) in Projection::ALL.into_iter().enumerate() {
+        for (index, projection) in Projection::ALL.into_iter().enumerate() {
             let estimate = moments.density_by(projection)?;
-            errors[place].push((&estimate.covariance - &truth.covariance).norm() / truth.covariance.norm());
-            divergences[place].push(truth.divergence_from(&estimate).unwrap_or(f64::INFINITY));
-            losses[place].push(score(&estimate).map_or(f64::NEG_INFINITY, |score| score - best));
+            errors[index].push((&estimate.covariance - &truth.covariance).norm() / truth.covariance.norm());
+            divergences[index].push(truth.divergence_from(&estimate).unwrap_or(f64::INFINITY));
+            losses[index].push(score(&estimate).map_or(f64::NEG_INFINITY, |score| score - best));
         }
     }
     let cells = |measure: &mut [Vec<f64>], take: usize| -> Vec<String> {
@@ -102,9 +102,9 @@ fn release(
     let normal = standard.sampler().ok_or("the identity is a covariance")?.draw(random);
     let first = layout.first();
     let entries: Vec<_> = layout.second_entries().collect();
-    for (place, (sum, normal)) in sums.iter_mut().zip(normal.iter()).enumerate().skip(1) {
-        let off_diagonal = place >= first.end && entries[place - first.end].0 != entries[place - first.end].1;
-        let scale = if first.contains(&place) || off_diagonal { SUM_NOISE } else { SQRT_2 * SUM_NOISE };
+    for (index, (sum, normal)) in sums.iter_mut().zip(normal.iter()).enumerate().skip(1) {
+        let off_diagonal = index >= first.end && entries[index - first.end].0 != entries[index - first.end].1;
+        let scale = if first.contains(&index) || off_diagonal { SUM_NOISE } else { SQRT_2 * SUM_NOISE };
         *sum += scale * normal;
     }
     Ok((layout, sums, MomentNoise { count: 0.0, first: SUM_NOISE, second: SQRT_2 * SUM_NOISE }))

@@ -47,9 +47,9 @@ pub struct TimeSchedule {
     pub lateness: i64,
     /// Number of epochs, at least 1.
     pub horizon: u64,
-    /// What happens to records of closed epochs.
+    /// Treatment of records of closed epochs.
     pub late: LatePolicy,
-    /// What moves the clock.
+    /// Source of the clock.
     pub clock: ClockSource,
     /// The boundaries of epochs in a time zone, which may differ in length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,7 +65,7 @@ pub struct CountSchedule {
     pub horizon: u64,
 }
 
-/// What happens to a record whose epoch is already closed.
+/// Treatment of a record whose epoch is already closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LatePolicy {
@@ -75,7 +75,7 @@ pub enum LatePolicy {
     Drop,
 }
 
-/// What moves the clock. It must be public, because everybody sees when an epoch closes.
+/// Source of the clock. It must be public, because everybody sees when an epoch closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClockSource {

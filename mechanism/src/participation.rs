@@ -53,7 +53,7 @@ pub enum Participation {
 pub enum ParticipationError {
     /// The text has no known form.
     #[error(
-        "no participation is written `{found}`; expected `1` (once), `20x100` (at most 20 times, exactly 100 steps \
+        "unknown participation `{found}`; expected `1` (once), `20x100` (at most 20 times, exactly 100 steps \
          apart), `20x100+` (at most 20 times, at least 100 steps apart) or `every-step`"
     )]
     Unknown {
@@ -249,9 +249,9 @@ mod tests {
             assert!(message.contains(part), "{message}");
         };
         check("20", "expected for example `20x100`");
-        check("twice", "no participation is written `twice`");
+        check("twice", "unknown participation `twice`");
         check("", "every-step");
-        check("0", "no participation is written `0`");
+        check("0", "unknown participation `0`");
         check("0x100", "the count of the participation `0x100`");
         check("20x0+", "the gap of the participation `20x0+`");
         check("20x-1", "the gap");

@@ -175,7 +175,7 @@ impl WindowSpan {
     }
 }
 
-/// What windows cost together that a unit is in, as a multiple of one window and one record.
+/// Joint cost of all windows that contain a unit, as a multiple of one window and one record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowOverlap {
     /// F: factor of μ, rounded up.

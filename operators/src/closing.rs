@@ -140,7 +140,7 @@ pub struct OpenEpochs<S, const OUTPUTS: usize = 1> {
 pub struct ClosedEpoch<'a, S, const OUTPUTS: usize = 1> {
     /// The epoch.
     pub epoch: u64,
-    /// Where to send data that carry their epoch: for each output a capability at the epoch, or
+    /// Outputs for data that carry their epoch: for each output a capability at the epoch, or
     /// before it.
     pub times: &'a [Capability<u64>; OUTPUTS],
     /// Everything that was collected for the epoch.

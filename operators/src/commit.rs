@@ -134,7 +134,7 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
     }
 }
 
-/// What has come of epochs that are not committed.
+/// Received parts of uncommitted epochs.
 struct PendingEpochs<M> {
     plan: CommitPlan,
     /// The first of them.

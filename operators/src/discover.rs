@@ -49,7 +49,7 @@ struct KeySums {
     sums: Sums,
 }
 
-/// What an epoch of the discovery sends.
+/// Output of the discovery for an epoch.
 #[derive(Clone)]
 enum Discovered {
     Sums(PartialSums),

@@ -464,7 +464,7 @@ pub(crate) struct BoundSetup {
     pub(crate) first_epoch: u64,
 }
 
-/// What [`Commit`](crate::Commit) needs to know of its releases. Made from the [`Measurement`] or
+/// Parameters of [`Commit`](crate::Commit). Made from the [`Measurement`] or
 /// [`Windows`](crate::Windows) of the releases.
 #[derive(Clone, Copy)]
 pub struct CommitPlan {

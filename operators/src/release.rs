@@ -126,7 +126,7 @@ impl OwnedShards {
         owned
     }
 
-    /// Most epochs to release together.
+    /// Maximum number of epochs to release together.
     fn longest_run(&self) -> u64 {
         let coordinates: usize = self.shards.values().map(|shard| shard.machine.coordinates()).sum();
         (RUN_COORDINATES / coordinates.max(1)).max(1) as u64
@@ -180,7 +180,7 @@ impl OwnedShard {
         let mut partials = partials.drain(..closed).peekable();
         let total_of = |epoch| {
             let Some(first) = partials.next_if(|partial| partial.epoch == epoch) else { return zero() };
-            let several = partials.peek().is_some_and(|partial| partial.epoch == epoch);
+            let has_more_partials = partials.peek().is_some_and(|partial| partial.epoch == epoch);
             // If one partial covers the whole shard, the others are added to it in place.
             let (mut sums, rest) =
                 if first.sums.len() == coordinates { (first.sums, None) } else { (zero(), Some(first)) };
@@ -188,7 +188,7 @@ impl OwnedShard {
             for partial in rest.into_iter().chain(others) {
                 sums = sums.plus(partial.offset as usize, &partial.sums, room.take());
             }
-            *room = sums.shared().filter(|_| several);
+            *room = sums.shared().filter(|_| has_more_partials);
             sums
         };
         run.map(total_of).collect()

@@ -27,7 +27,7 @@ def refuse(problem: str) -> BatchError:
 
 def attempt(problem: str, work: Callable[[], Any]) -> Any:
     """Returns what `work` returns. Errors of other libraries may hold values of rows, so only their
-    kind is named, and they are no context of the one that is raised."""
+    kind is named, and they are not the context of the one that is raised."""
     try:
         return work()
     except (BatchError, ImportError):
@@ -311,7 +311,7 @@ def times(values: Any, name: str) -> npt.NDArray[np.int64]:
 
 
 _COARSE = ("Y", "M", "W", "D", "h", "m", "s", "ms")
-"""Units of times of which some are too many microseconds for 64 bits."""
+"""Units whose times can exceed 64 bits in microseconds."""
 
 
 def _time(value: Any, name: str, row: int) -> datetime:

@@ -108,7 +108,7 @@ def robust_mean(
     ledger: Path | None = None,
     data_set: str | None = None,
 ) -> MeanEstimate:
-    """Returns the mean of the columns of a table, of which a share of the rows may be corrupt.
+    """Returns the mean of the columns of a table. A share of the rows may be corrupt.
 
     Neighbours are tables with the same number of rows that differ in one row. Every answer, also a
     refusal, is private and costs the same budget. `scale` is the standard deviation of clean values:

@@ -354,7 +354,7 @@ class ContinualMoments(Owned):
         anything with `__arrow_c_stream__`, or, without key, entity and time, an array of shape (rows,
         columns).
 
-        Raises BatchError for a malformed batch, of which nothing counts.
+        Raises BatchError for a malformed batch. None of its rows count.
         """
         session, pipeline = self._open(), self._pipeline()
         names = [name for name, _, _ in pipeline.columns]
@@ -477,7 +477,7 @@ def _bounds(column: str, bounds: Any) -> tuple[float, float]:
         lower, upper = bounds
         return float(lower), float(upper)
     except (TypeError, ValueError):
-        raise ParameterError(f"columns: the bounds of {column!r} are no pair of numbers") from None
+        raise ParameterError(f"columns: the bounds of {column!r} are not a pair of numbers") from None
 
 
 def _toml(value: Any) -> str:

@@ -120,7 +120,7 @@ class PrivateAdam(Owned):
         not copied, except block by block. A batch may have fewer records than the plan's, not more.
         Gradients that are not finite count as zero.
 
-        Raises BatchError for other gradients, of which nothing counts, and StateError if the step was
+        Raises BatchError for other gradients. None of them count. Raises StateError if the step was
         drawn already by another copy of the run.
         """
         gradients = _array(per_example_gradients, "the gradients", BatchError)

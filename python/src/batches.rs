@@ -33,7 +33,6 @@ pub(crate) struct Columns<'a> {
 
 /// A copy of columns, of checked lengths.
 pub(crate) struct Batch {
-    /// Number of rows.
     pub(crate) rows: usize,
     /// The values row by row, `CHUNK` rows together.
     chunks: Vec<Vec<f64>>,
@@ -57,11 +56,11 @@ pub(crate) struct BatchRules {
 
 impl BatchRules {
     /// # Errors
-    /// For pipelines whose rows may be copies.
+    /// For pipelines whose rows may be duplicates.
     pub(crate) fn new(pipeline: &Pipeline) -> Result<Self, Failure> {
         if pipeline.id.is_some() {
             return Err(Failure::parameter(
-                "source.id: copies of records are not left out here: only `hushflow run` does this",
+                "source.id: duplicates are not left out here: only `hushflow run` does this",
             ));
         }
         if pipeline.discovery().is_some() {
@@ -267,12 +266,12 @@ fn gather(columns: &[ArrayView1<'_, f64>], rows: Range<usize>) -> Vec<f64> {
     let mut values = vec![0.0; rows.len() * width];
     for (turned, start) in values.chunks_mut(TURNED * width.max(1)).zip(rows.step_by(TURNED)) {
         let run = start..start + turned.len() / width;
-        for (place, column) in columns.iter().enumerate() {
+        for (index, column) in columns.iter().enumerate() {
             let part = column.slice_axis(Axis(0), Slice::from(run.clone()));
-            let places = turned[place..].iter_mut().step_by(width);
+            let slots = turned[index..].iter_mut().step_by(width);
             match part.as_slice() {
-                Some(part) => places.zip(part).for_each(|(place, &value)| *place = value),
-                None => places.zip(part.iter()).for_each(|(place, &value)| *place = value),
+                Some(part) => slots.zip(part).for_each(|(slot, &value)| *slot = value),
+                None => slots.zip(part.iter()).for_each(|(slot, &value)| *slot = value),
             }
         }
     }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use pyo3::prelude::*;
 
-/// Runs the command with these arguments, of which the first is its name. Returns the exit status;
+/// Runs the command with these arguments. The first is its name. Returns the exit status;
 /// help and wrong usage end the process.
 #[pyfunction]
 pub(crate) fn command(py: Python<'_>, arguments: Vec<OsString>) -> u8 {

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::accounting::charge;
 use crate::errors::Failure;
-use crate::interrupt::interruptible;
+use crate::process::interruptible;
 
 /// δ at which ε is stated for a ρ.
 const STATED_DELTA: f64 = 1e-6;

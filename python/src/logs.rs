@@ -21,12 +21,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::Failure;
-use crate::interrupt::{SIGNALS, interruptible};
+use crate::process::{SIGNALS, interruptible};
 
 /// Epochs that a follower reads ahead of its caller.
 const AHEAD: usize = 16;
 
-/// What to show of a log.
+/// Selection from a log.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct ViewOptions {
@@ -80,7 +80,7 @@ impl ViewOptions {
                 self.level
             )));
         }
-        let mut view = EstimateView::usual(released.clone(), log);
+        let mut view = EstimateView::new(released.clone(), log);
         if let Some(estimator) = self.estimator(log)? {
             view.estimator = estimator;
         }
@@ -88,7 +88,7 @@ impl ViewOptions {
         let chosen = chosen.transpose().map_err(Failure::of_argument("workload"))?;
         let workload = EstimateView::workload_of(&*view.estimator, chosen, released, log);
         view.workload = workload.map_err(|problem| Failure::parameter(format!("workload: {problem}")))?;
-        view.name = EstimateView::usual_name(&view.workload);
+        view.name = EstimateView::default_name(&view.workload);
         if let Some(text) = &self.covariance {
             view.covariance = text.parse::<Projection>().map_err(Failure::of_argument("covariance"))?;
         }
@@ -153,15 +153,15 @@ impl Columns {
             self.epochs.push(record.epoch as i64);
             self.starts.extend(record.start);
             self.keys.push(record.key);
-            for (place, field) in record.fields.into_iter().enumerate() {
-                if self.others.len() == place {
+            for (index, field) in record.fields.into_iter().enumerate() {
+                if self.others.len() == index {
                     let empty = match &field.value {
                         FieldValue::Word(_) => Column::Words(Vec::new()),
                         FieldValue::Number(_) => Column::Numbers(Vec::new()),
                     };
                     self.others.push((field.title(), empty));
                 }
-                match (&mut self.others[place].1, field.value) {
+                match (&mut self.others[index].1, field.value) {
                     (Column::Numbers(numbers), FieldValue::Number(number)) => {
                         numbers.push(number.unwrap_or(f64::NAN));
                     }

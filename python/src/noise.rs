@@ -11,8 +11,8 @@ use pyo3::prelude::*;
 
 use crate::errors::Failure;
 use crate::estimators::source;
-use crate::interrupt::interruptible;
-use crate::owner::Owner;
+use crate::process::Owner;
+use crate::process::interruptible;
 use crate::strategies::Strategy;
 
 /// A stream of noise, drawn step by step in order.

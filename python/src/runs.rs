@@ -12,7 +12,7 @@ use hushflow::sink::{SinkError, SinkInput, SinkThread, TakenAddress};
 use pyo3::prelude::*;
 
 use crate::errors::Failure;
-use crate::interrupt::interruptible;
+use crate::process::interruptible;
 
 /// A pipeline file that has been read and checked.
 #[pyclass(frozen, module = "hushflow._hushflow")]

@@ -20,14 +20,14 @@ use pyo3::prelude::*;
 
 use crate::batches::{Batch, BatchRules, CHUNK, Columns};
 use crate::errors::Failure;
-use crate::interrupt::{SIGNALS, interruptible};
-use crate::owner::Owner;
+use crate::process::Owner;
+use crate::process::{SIGNALS, interruptible};
 use crate::runs::{Pipeline, state_directory};
 
 /// Reason of the fault that ends a session before its horizon.
 const CLOSED: &str = "the session was closed";
 
-/// Commands that may wait for a worker, so that a fast caller waits: those of a million rows.
+/// Capacity of a worker's queue of commands: a million rows. A faster caller waits.
 const WAITING: usize = (1 << 20) / CHUNK;
 
 /// Longest sleep of a worker before it checks for a fault.
@@ -35,7 +35,7 @@ const PARK_TIMEOUT: Duration = Duration::from_millis(50);
 
 type Handle<T> = InputHandle<u64, CapacityContainerBuilder<Vec<T>>>;
 
-/// What a worker does next.
+/// A command to a worker.
 enum Command {
     /// Takes records of open epochs.
     Records(Records),
@@ -45,7 +45,7 @@ enum Command {
     End(u64),
 }
 
-/// What the caller sees of the workers.
+/// Progress of the workers, as the caller sees it.
 #[derive(Default)]
 struct Progress {
     committed: u64,

@@ -15,7 +15,7 @@ use numpy::{PyArray2, PyArrayMethods, ToPyArray};
 use pyo3::prelude::*;
 
 use crate::errors::Failure;
-use crate::interrupt::interruptible;
+use crate::process::interruptible;
 
 /// The purpose of a strategy, except the number of epochs.
 #[derive(Clone)]
@@ -206,11 +206,11 @@ impl Strategy {
 
     fn __repr__(&self) -> String {
         let horizon = self.horizon().map(|horizon| format!(", horizon={horizon}")).unwrap_or_default();
-        let several = match self.setting.participation.is_single() {
+        let participation = match self.setting.participation.is_single() {
             true => String::new(),
             false => format!(", participation={:?}", self.participation()),
         };
-        format!("Strategy({:?}, workload={:?}{horizon}{several})", self.name(), self.workload())
+        format!("Strategy({:?}, workload={:?}{horizon}{participation})", self.name(), self.workload())
     }
 }
 

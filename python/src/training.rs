@@ -18,9 +18,9 @@ use zeroize::Zeroizing;
 
 use crate::errors::Failure;
 use crate::estimators::source;
-use crate::interrupt::interruptible;
 use crate::noise::neighbours;
-use crate::owner::Owner;
+use crate::process::Owner;
+use crate::process::interruptible;
 use crate::strategies::Strategy;
 
 /// Number of values copied from an array at a time. Copies are read twice; the array itself, which

@@ -82,7 +82,7 @@ def test_sensitivity_is_that_of_the_matrix() -> None:
 
 
 def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(hf.StrategyError, match="no strategy is called `blub`"):
+    with pytest.raises(hf.StrategyError, match="unknown strategy `blub`"):
         hf.strategy.parse("blub", horizon=4)
     with pytest.raises(hf.ParameterError, match="workload: "):
         hf.strategy.identity(workload="blub", horizon=4)

@@ -161,7 +161,7 @@ def test_wrong_arguments_are_named() -> None:
         made(np.ones(SIZE, dtype=int))
     with pytest.raises(hf.ParameterError, match="can't be written to"):
         made(np.broadcast_to(np.ones(1), SIZE))
-    with pytest.raises(hf.StrategyError, match="no strategy is called"):
+    with pytest.raises(hf.StrategyError, match="unknown strategy"):
         made(np.ones(SIZE), "blub")
     short = hf.strategy.square_root(horizon=5)
     with pytest.raises(hf.ParameterError, match="the horizon is 6 steps, but the strategy ends after 5"):

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::recent::{Recent, Share};
 
-/// How far beyond a bound a value counts as clipped, in distances of the bounds: values of keys
-/// with bounds of their own are rounded as they are scaled.
+/// Distance beyond a bound from which on a value counts as clipped, as a share of the bounds'
+/// distance: values of keys with bounds of their own are rounded as they are scaled.
 const SLACK: f64 = 1e-9;
 
 /// Number of values of a column, and of those below and above its bounds.
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// Missing values are no values, and a bound belongs to the column.
+    /// Missing values don't count as values, and a bound belongs to the column.
     #[test]
     fn only_values_beyond_a_bound_count() {
         let mut values = ClippedValues::new(BOUNDS.into_iter(), None);

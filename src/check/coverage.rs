@@ -1,5 +1,5 @@
-//! Which epochs and keys have a record: the least that rules about empty ones need, so that a run
-//! can keep it for all of its rows.
+//! Records which epochs and keys have a record: only what rules about empty ones need, so that a
+//! run can keep it for all of its rows.
 
 use std::collections::BTreeMap;
 

@@ -25,7 +25,7 @@ pub struct EntityCut {
     counted: u64,
     /// The records of closed epochs, and those that are left out.
     recent: Recent<Share>,
-    /// What closed epochs count: kept records, or their means.
+    /// Number of records of closed epochs that count: kept records, or their means.
     kept: u64,
 }
 
@@ -59,7 +59,7 @@ impl EntityCut {
 
     /// Adds records, except those of published epochs, which a resumed run may read again.
     pub fn add(&mut self, records: &Records) {
-        let by_key = self.limits.several == RepeatPolicy::Average;
+        let by_key = self.limits.repeat_policy == RepeatPolicy::Average;
         let mut entities = records.entities.iter().zip(&records.keys);
         for run in records.epochs.chunk_by(|one, next| one == next) {
             let entities = entities.by_ref().take(run.len());
@@ -90,7 +90,7 @@ impl EntityCut {
             for (entity, (records, keys)) in entities {
                 let admitted = self.limits.admit(self.histories.get(&entity).copied(), epoch);
                 let most = admitted.map_or(0, |_| self.limits.records_per_epoch);
-                let (kept, counting) = match self.limits.several {
+                let (kept, counting) = match self.limits.repeat_policy {
                     RepeatPolicy::Keep => (records.min(most.into()), records.min(most.into())),
                     // All records of a kept key count in its mean.
                     RepeatPolicy::Average => {
@@ -169,14 +169,20 @@ mod tests {
         }
     }
 
-    fn limits(several: RepeatPolicy) -> EntityLimits {
-        EntityLimits { participations: 2, min_separation: 2, records_per_epoch: 1, several, sent_limit: None }
+    fn limits(repeat_policy: RepeatPolicy) -> EntityLimits {
+        EntityLimits {
+            participations: 2,
+            min_separation: 2,
+            records_per_epoch: 1,
+            repeat_policy,
+            sent_limit: None,
+        }
     }
 
     #[test]
     fn records_beyond_the_limits_are_counted() {
-        for (several, expected) in [(RepeatPolicy::Keep, 4), (RepeatPolicy::Average, 3)] {
-            let mut cut = EntityCut::new(limits(several), 0, []);
+        for (repeat_policy, expected) in [(RepeatPolicy::Keep, 4), (RepeatPolicy::Average, 3)] {
+            let mut cut = EntityCut::new(limits(repeat_policy), 0, []);
             cut.add(&records(&ROWS));
             cut.close(2);
             // One record or mean in epochs 1 and 3, and one of entity 2.

@@ -3,13 +3,13 @@
 //! A judgement is a function of the rows alone, whatever the order in which several sources are
 //! read, and whether a run was interrupted:
 //!
-//! - A record counts in its epoch, any other row in the epoch in which the clock of its own source
-//!   stands.
+//! - A record counts in its epoch, any other row in the epoch that the clock of its own source has
+//!   reached.
 //! - Rows are judged when the clocks of all sources have closed an epoch, in the order of epochs,
 //!   and by the closed epochs alone.
 //! - Each source is judged by its own rows. Epochs and keys without a record are those of all
 //!   sources together.
-//! - Besides the rows since the last judgement, epochs in a row of which each shows mostly rows
+//! - Besides the rows since the last judgement, consecutive epochs that each show mostly rows
 //!   that don't count are judged by themselves, and so is one in which the public clock fell back.
 //! - The values of each column, below and above its bounds, are judged in the same way, and so are
 //!   the records that the limits of entities leave out, over all sources together.
@@ -36,7 +36,7 @@ pub struct RowJudge {
     /// The closed epochs before the newest ones.
     before: ClosedCoverage,
     sources: Vec<SourceJudge>,
-    /// What the limits of entities leave out, if entities are protected.
+    /// Records that the limits of entities leave out, if entities are protected.
     cut: Option<EntityCut>,
 }
 
@@ -48,14 +48,14 @@ struct SourceJudge {
     values: ClippedValues,
 }
 
-/// What a judge has seen of a source.
+/// Tallies of the rows of a source.
 #[derive(Clone, Serialize, Deserialize)]
 struct SourceState {
     rows: Recent<RowCounters>,
     values: Vec<ClippedColumn>,
 }
 
-/// What a judge has seen of the closed epochs, from which another one continues. Private.
+/// Tallies of the rows of closed epochs, from which another judge continues. Private.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct JudgeState {
     coverage: ClosedCoverage,
@@ -82,7 +82,7 @@ impl SourceJudge {
         SourceJudge { rows, earlier: rows.closed, values }
     }
 
-    /// Notes what became of all rows of closed epochs since the judge began.
+    /// Records the outcomes of all rows of closed epochs since the judge began.
     fn close(&mut self, last: u64, mut counters: RowCounters) {
         counters += self.earlier;
         self.rows.close(counters);
@@ -175,9 +175,9 @@ impl RowJudge {
         self.cut = None;
     }
 
-    /// Notes that the clocks have closed the epochs up to `last` at one row, and what became of the
-    /// rows of these epochs since the judge began, by source. Returns whether any of the epochs is
-    /// new.
+    /// Notes that the clocks have closed the epochs up to `last` at one row, and the outcomes of
+    /// the rows of these epochs since the judge began, by source. Returns whether any of the epochs
+    /// is new.
     pub fn close(&mut self, last: u64, counters: &[RowCounters]) -> bool {
         if last <= self.coverage.closed.last {
             return false;
@@ -195,12 +195,12 @@ impl RowJudge {
 
     /// Returns the problems of the first rows of each source, with those of open epochs, or of the
     /// newest epochs among them.
-    pub fn look(&mut self, sources: &[SourceRows<'_>], copies: u64) -> Vec<Problem> {
+    pub fn judge_first_rows(&mut self, sources: &[SourceRows<'_>], duplicates: u64) -> Vec<Problem> {
         self.sources.iter_mut().for_each(SourceJudge::set_judged);
         if let Some(cut) = &mut self.cut {
             cut.set_judged();
         }
-        let problems = self.all(Extent::First, sources, copies);
+        let problems = self.all(Extent::First, sources, duplicates);
         if problems.is_empty() {
             let surveys: Vec<_> = sources.iter().map(|rows| rows.survey).collect();
             return self.judge(&surveys);
@@ -256,7 +256,7 @@ impl RowJudge {
         let seen = Observation {
             extent: Extent::Later,
             sources: &rows,
-            copies: 0,
+            duplicates: 0,
             coverage: &self.coverage,
             newest,
         };
@@ -268,13 +268,13 @@ impl RowJudge {
     }
 
     /// Returns the problems of all rows of each source, at which no run stops.
-    pub fn sum_up(&self, sources: &[SourceRows<'_>], copies: u64) -> Vec<Problem> {
-        self.all(Extent::Whole, sources, copies)
+    pub fn sum_up(&self, sources: &[SourceRows<'_>], duplicates: u64) -> Vec<Problem> {
+        self.all(Extent::Whole, sources, duplicates)
     }
 
-    fn all(&self, extent: Extent, sources: &[SourceRows<'_>], copies: u64) -> Vec<Problem> {
+    fn all(&self, extent: Extent, sources: &[SourceRows<'_>], duplicates: u64) -> Vec<Problem> {
         let coverage = &self.coverage.with_open();
-        let seen = Observation { extent, sources, copies, coverage, newest: coverage.closed };
+        let seen = Observation { extent, sources, duplicates, coverage, newest: coverage.closed };
         let limits = self.cut.as_ref().and_then(EntityCut::problem);
         problems(&self.pipeline, &seen).into_iter().chain(limits).collect()
     }
@@ -282,7 +282,7 @@ impl RowJudge {
     /// Marks the problems at which a run stops.
     fn marked(&self, mut found: Vec<Problem>, stops: impl Fn(&Problem) -> bool) -> Vec<Problem> {
         // A stream may begin before its first epoch.
-        let is_endless = self.pipeline.sources.iter().any(Source::goes_on);
+        let is_endless = self.pipeline.sources.iter().any(Source::is_endless);
         found.retain(|problem| !(is_endless && problem.kind == "before the start"));
         found.iter_mut().for_each(|problem| problem.stops = stops(problem));
         found

@@ -1,4 +1,4 @@
-//! What the rows of a source would become in a release, and what is wrong with that.
+//! Predicts how the rows of a source would count in a release, and finds problems.
 //!
 //! One [`RowJudge`] serves three readers. `hushflow check` reads a whole source and shows the
 //! operator everything. A first run looks at its first rows before it charges or publishes
@@ -15,7 +15,7 @@
 //!   pass. The guarantee then holds among streams that pass, as with `malformed = "reject"`.
 //!
 //! Otherwise a private problem is shown to the operator, if exact counts are, and changes nothing.
-//! What the operator does about it is outside of the guarantee (`docs/privacy.md`).
+//! The operator's response is outside of the guarantee (`docs/privacy.md`).
 
 mod clipping;
 mod coverage;

@@ -37,7 +37,7 @@ pub struct Problem {
     pub public: bool,
     /// Whether a run of the pipeline stops at it.
     pub stops: bool,
-    /// What was found, and how to correct it.
+    /// The fact and how to correct it.
     pub message: String,
 }
 
@@ -74,33 +74,33 @@ impl Problem {
     }
 }
 
-/// What was seen of the rows. Private.
+/// Observed rows of all sources. Private.
 pub struct Observation<'a> {
-    /// Which rows these are.
+    /// The rows observed.
     pub extent: Extent,
     /// The rows of each source.
     pub sources: &'a [SourceRows<'a>],
     /// Copies of records.
-    pub copies: u64,
+    pub duplicates: u64,
     /// The epochs and keys that have had records so far.
     pub coverage: &'a Coverage,
     /// The newest closed epochs.
     pub newest: ClosedCoverage,
 }
 
-/// What was seen of the rows of a source. Private.
+/// Observed rows of a source. Private.
 #[derive(Clone, Copy)]
 pub struct SourceRows<'a> {
-    /// What became of them.
+    /// Outcomes of the rows.
     pub counters: RowCounters,
-    /// What became of those of the newest closed epochs.
+    /// Outcomes of the rows of the newest closed epochs.
     pub newest: RowCounters,
-    /// What the rows so far hold.
+    /// Survey of the values of the rows so far.
     pub survey: &'a RowSurvey,
 }
 
 impl<'a> SourceRows<'a> {
-    /// Rows that were read, all of which are new.
+    /// Rows that were read, all new.
     pub fn new(counters: RowCounters, survey: &'a RowSurvey) -> Self {
         SourceRows { counters, newest: counters, survey }
     }
@@ -123,7 +123,7 @@ impl<'a> SourceRows<'a> {
     }
 }
 
-/// Which rows were seen.
+/// A part of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// The first rows of a run, which may stop at a problem.
@@ -179,7 +179,7 @@ pub fn problems(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem> {
         found.push(unseen);
     }
     if seen.extent != Extent::Later {
-        found.extend(copies(pipeline, seen));
+        found.extend(duplicates(pipeline, seen));
         if pipeline.rows.missing == MissingPolicy::ByColumn {
             found.extend(rows::empty_column(pipeline, seen));
         }
@@ -196,13 +196,13 @@ pub fn problems(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem> {
     found
 }
 
-/// Rows of which most are copies. They are counted for all sources together: which copy is the
-/// first depends on the order of reading.
-fn copies(pipeline: &Pipeline, seen: &Observation<'_>) -> Option<Problem> {
+/// Reports that most rows are duplicates. They are counted for all sources together: which
+/// duplicate is the first depends on the order of reading.
+fn duplicates(pipeline: &Pipeline, seen: &Observation<'_>) -> Option<Problem> {
     let rows: u64 = seen.sources.iter().map(|source| source.counters.rows).sum();
-    let id = pipeline.id.as_ref().filter(|_| rows >= seen.extent.least() && 2 * seen.copies > rows)?;
+    let id = pipeline.id.as_ref().filter(|_| rows >= seen.extent.least() && 2 * seen.duplicates > rows)?;
     let message = format!(
-        "most rows are copies of others by the column {id:?}, and don't count: name a column in [source] id that tells records apart"
+        "most rows are duplicates of others by the column {id:?}, and don't count: name a column in [source] id that tells records apart"
     );
     Some(Problem::new("copies", false, message))
 }

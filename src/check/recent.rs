@@ -1,24 +1,24 @@
-//! Which rows, values or records to judge after the first ones: those since the last judgement, or
-//! the newest epochs of which each shows mostly bad ones.
+//! Decides which rows, values or records to judge after the first check: those since the last
+//! judgement, or those of the newest epochs if each of these has mostly bad ones.
 
 use serde::{Deserialize, Serialize};
 
 use crate::source::RowCounters;
 
-/// Fewest that are judged after the look.
+/// Minimum number to judge after the first check.
 pub(super) const LEAST: u64 = 100;
 
-/// Most between two judgements, up to the next closed epoch.
+/// Maximum number between two judgements, up to the next closed epoch.
 const MOST: u64 = 1 << 16;
 
-/// Fewest epochs in a row, and fewest in them, that are judged by themselves.
+/// Minimum number of epochs in a row, and minimum number in them, that are judged separately.
 const LEAST_RUN: (u64, u64) = (3, 20);
 
 /// The share of all closed epochs that these are, and of all rows that a falling clock moves, as
 /// its inverse.
 pub(super) const RUN_SHARE: u64 = 50;
 
-/// Numbers of which some are bad.
+/// Counts of rows, values or records, and of the bad ones among them.
 pub(super) trait Tally: Copy + Default {
     /// All of them.
     fn all(&self) -> u64;
@@ -26,7 +26,7 @@ pub(super) trait Tally: Copy + Default {
     /// The bad ones.
     fn bad(&self) -> u64;
 
-    /// What was added since an earlier state.
+    /// Returns the difference from an earlier state.
     fn since(&self, earlier: &Self) -> Self;
 
     /// Whether most are bad.
@@ -78,22 +78,22 @@ impl Tally for Share {
     }
 }
 
-/// What became of the closed epochs. The state of a judge; private.
+/// Tallies of the rows, values or records of closed epochs. The state of a judge; private.
 ///
-/// After the look it is judged when the clock closes an epoch and there are at least a tenth of all
-/// of closed epochs. So a burst stops no run, and a stream that has turned bad stops before it has
-/// used up another tenth of its length: a fiftieth, or three epochs, if most of each of these
-/// epochs are bad.
+/// After the first check they are judged when the clock closes an epoch and at least a tenth of
+/// them are new. So a burst stops no run, and a stream that has turned bad stops before it has used
+/// up another tenth of its length: a fiftieth, or three epochs, if most of each of these epochs are
+/// bad.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Recent<T> {
-    /// Those of closed epochs.
+    /// Tally of the closed epochs.
     pub(super) closed: T,
-    /// Those up to the last judgement.
+    /// Tally up to the last judgement.
     judged: T,
-    /// Number of times that the clock closed epochs with any, as long as most of each are bad, and
-    /// those of the epochs before.
+    /// Number of consecutive steps of the clock that closed mostly bad epochs, and the tally of the
+    /// epochs before them.
     run: (u64, T),
-    /// Those before the newest closed epochs: the closed ones, for a judge that resumes.
+    /// Tally before the newest closed epochs; for a judge that resumes, of all closed epochs.
     #[serde(skip)]
     before: T,
 }
@@ -150,7 +150,7 @@ impl<T: Tally> Recent<T> {
 mod tests {
     use super::*;
 
-    /// Closes epochs of ten, of which `bad` are bad, and returns those at which most are.
+    /// Closes epochs of ten rows, `bad` of them bad, and returns those at which most are.
     fn judged(bad: impl Fn(u64) -> u64, epochs: u64) -> Vec<u64> {
         let (mut recent, mut total) = (Recent::<Share>::default(), Share::default());
         let judge = |epoch: &u64| {

@@ -28,10 +28,10 @@ impl EntitySpread {
 
     /// Returns the number of records that count if each entity has at most `most` records in an
     /// epoch (or means, by [`RepeatPolicy::Average`]) and takes part in `participations` epochs.
-    pub fn kept(&self, several: RepeatPolicy, most: u64, participations: u64) -> u64 {
+    pub fn kept(&self, repeat_policy: RepeatPolicy, most: u64, participations: u64) -> u64 {
         let of_epoch = |keys: &Vec<(u32, u64)>| -> u64 {
             let counts = keys.iter().map(|&(_, count)| count);
-            match several {
+            match repeat_policy {
                 RepeatPolicy::Keep => counts.sum::<u64>().min(most),
                 // All records of a kept key count in its mean.
                 RepeatPolicy::Average => counts.take(usize::try_from(most).unwrap_or(usize::MAX)).sum(),
@@ -43,14 +43,14 @@ impl EntitySpread {
 
     /// Returns the least number of records in an epoch that keeps nine tenths of all records,
     /// rounded up to one digit; at least 1.
-    pub fn usual_records(&self, several: RepeatPolicy) -> u64 {
-        nine_tenths(|most| self.kept(several, most, u64::MAX))
+    pub fn sufficient_records(&self, repeat_policy: RepeatPolicy) -> u64 {
+        nine_tenths(|most| self.kept(repeat_policy, most, u64::MAX))
     }
 
     /// Returns the least number of participations that keeps nine tenths of the records that count
     /// with at most `most` in an epoch, rounded up to one digit; at least 1.
-    pub fn usual_participations(&self, several: RepeatPolicy, most: u64) -> u64 {
-        nine_tenths(|epochs| self.kept(several, most, epochs))
+    pub fn sufficient_participations(&self, repeat_policy: RepeatPolicy, most: u64) -> u64 {
+        nine_tenths(|epochs| self.kept(repeat_policy, most, epochs))
     }
 }
 
@@ -95,24 +95,24 @@ mod tests {
     #[test]
     fn limits_keep_what_they_say() {
         let spread = spread();
-        for (several, most, participations, expected) in [
+        for (repeat_policy, most, participations, expected) in [
             (RepeatPolicy::Keep, 13, 12, 1560),
             (RepeatPolicy::Keep, 2, 12, 240),
             (RepeatPolicy::Keep, 20, 3, 390),
             (RepeatPolicy::Average, 1, 12, 840),
             (RepeatPolicy::Average, 2, 1, 130),
         ] {
-            assert_eq!(spread.kept(several, most, participations), expected);
+            assert_eq!(spread.kept(repeat_policy, most, participations), expected);
         }
     }
 
     #[test]
-    fn usual_limits_keep_nine_tenths() {
+    fn sufficient_limits_keep_nine_tenths() {
         let spread = spread();
         // 12 of 13 records are nine tenths; 11 of 12 epochs too.
-        assert_eq!(spread.usual_records(RepeatPolicy::Keep), 20);
-        assert_eq!(spread.usual_records(RepeatPolicy::Average), 2);
-        assert_eq!(spread.usual_participations(RepeatPolicy::Keep, 1), 20);
-        assert_eq!(EntitySpread::default().usual_records(RepeatPolicy::Keep), 1);
+        assert_eq!(spread.sufficient_records(RepeatPolicy::Keep), 20);
+        assert_eq!(spread.sufficient_records(RepeatPolicy::Average), 2);
+        assert_eq!(spread.sufficient_participations(RepeatPolicy::Keep, 1), 20);
+        assert_eq!(EntitySpread::default().sufficient_records(RepeatPolicy::Keep), 1);
     }
 }

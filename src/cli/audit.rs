@@ -26,7 +26,7 @@ mod windows;
 /// Default number of epochs.
 const EPOCHS: u64 = 64;
 
-/// Most epochs: placing the canaries compares all pairs of epochs.
+/// Maximum number of epochs: placing the canaries compares all pairs of epochs.
 const MAX_EPOCHS: u64 = 1024;
 
 /// Arguments of `hushflow audit`.

@@ -1,4 +1,4 @@
-//! What to say of a budget before it is spent.
+//! Warnings about a budget before it is spent.
 
 /// The largest δ that passes without a word, whatever the number of records.
 const LARGE_DELTA: f64 = 1e-3;

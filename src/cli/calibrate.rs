@@ -128,7 +128,7 @@ fn wrong_number(epsilon: Option<Epsilon>, delta: Option<Delta>, sigma: Option<No
     ))
 }
 
-/// What several mechanisms spend together.
+/// Joint spending of several mechanisms.
 struct EventReport<'a> {
     events: &'a PrivacyEvents,
     spending: EventSpending,

@@ -20,8 +20,8 @@ use hushflow::state::PublicReader;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
-use super::output::{RowProgress, print_json, print_message, print_wrapped};
-use super::run::{timeout, warn};
+use super::output::{RowProgress, print_json, print_message, print_wrapped, warn};
+use super::run::timeout;
 use super::train::print_check;
 use super::{CliError, ColorChoice};
 use report::CheckReport;
@@ -116,7 +116,7 @@ pub(crate) fn execute(arguments: &CheckArguments) -> Result<(), CliError> {
 }
 
 fn refuse_sockets(pipeline: &Pipeline) -> Result<(), CliError> {
-    match pipeline.sources.iter().find(|source| source.journal && source.goes_on()) {
+    match pipeline.sources.iter().find(|source| source.journal && source.is_endless()) {
         None => Ok(()),
         Some(socket) => Err(CliError::usage(format!(
             "{}: a socket can't be checked, because its peer would take the records as received: save some of them to a file, and \
@@ -132,8 +132,8 @@ fn limits(
     pipeline: &Pipeline,
     progress: RowProgress,
 ) -> Result<DryRunLimits, CliError> {
-    let endless = pipeline.sources.iter().any(Source::goes_on);
-    let silence = arguments.until_idle.or(endless.then_some(SILENCE));
+    let is_endless = pipeline.sources.iter().any(Source::is_endless);
+    let silence = arguments.until_idle.or(is_endless.then_some(SILENCE));
     let control = Control::new()
         .until_idle(silence)
         .wait_for_servers(SERVER_TIMEOUT.max(silence.unwrap_or_default()))
@@ -143,7 +143,7 @@ fn limits(
             .and_then(|_| register(signal, control.stop_flag()))
             .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
     }
-    Ok(DryRunLimits { rows: arguments.rows.or(endless.then_some(ENDLESS_ROWS)), control, spread: false })
+    Ok(DryRunLimits { rows: arguments.rows.or(is_endless.then_some(ENDLESS_ROWS)), control, spread: false })
 }
 
 /// Returns what would stop a run besides its rows: the state directory, or the budget.
@@ -153,7 +153,7 @@ fn obstacles(pipeline: &Pipeline, publication: &Publication, state: &Path) -> Re
         |kind, message: String| found.push(Problem { stops: true, ..Problem::new(kind, true, message) });
     let header = publication.header()?;
     let earlier = PublicReader::open(pipeline.log_directory(state)).ok();
-    // A run that was refused leaves a log without a release, which the next run begins anew.
+    // A run that was refused leaves a log without a release, which the next run replaces.
     let has_release = |mut earlier: PublicReader| !matches!(earlier.next_frame(), Ok(None));
     if earlier.is_some_and(|earlier| *earlier.header() != header && has_release(earlier)) {
         add(

@@ -291,10 +291,10 @@ impl CovarianceArguments {
     }
 
     fn pace(&self) -> Pace {
-        let usual = Pace::default();
+        let default = Pace::default();
         Pace {
-            diagonal_share: self.diagonal_share.unwrap_or(usual.diagonal_share),
-            selection_share: self.selection_share.unwrap_or(usual.selection_share),
+            diagonal_share: self.diagonal_share.unwrap_or(default.diagonal_share),
+            selection_share: self.selection_share.unwrap_or(default.selection_share),
             rounds: self.rounds,
             centre: self.centre,
         }

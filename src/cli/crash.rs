@@ -14,7 +14,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use signal_hook::consts::SIGXFSZ;
 use signal_hook::flag::register;
 
-use super::run::warn;
+use super::output::warn;
 
 const LOST_PEER: &str = "another process of the cluster has ended or can't be reached, so this one ends too: \
     start all processes again, and the run continues after the last committed epoch";

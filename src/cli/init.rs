@@ -103,18 +103,18 @@ pub(crate) struct InitArguments {
     /// protected together
     #[arg(long, value_name = "record|COLUMN")]
     unit: Option<String>,
-    /// Most epochs in which one of them counts, with --unit COLUMN: its later records are left out,
-    /// and more epochs need more noise [default: the horizon]
+    /// Maximum number of epochs in which one of them counts, with --unit COLUMN: its later records
+    /// are left out, and more epochs need more noise [default: the horizon]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
     participations: Option<u64>,
-    /// Most records with which one of them counts in an epoch, with --unit COLUMN; noise is
-    /// proportional to it [default: 1]
+    /// Maximum number of records with which one of them counts in an epoch, with --unit COLUMN;
+    /// noise is proportional to it [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
     records_per_epoch: Option<u64>,
     /// More records of one of them in an epoch: keep the first ones, or average those of a key to
     /// one record [default: keep]
-    #[arg(long, value_name = "keep|average", value_parser = values::several)]
-    several: Option<RepeatPolicy>,
+    #[arg(long = "several", value_name = "keep|average", value_parser = values::repeat_policy)]
+    repeat_policy: Option<RepeatPolicy>,
     /// ε of all releases together
     #[arg(long, value_name = "ε", value_parser = number_in(Epsilon::new))]
     epsilon: Option<Epsilon>,
@@ -318,7 +318,7 @@ fn given(
         start: arguments.start.clone().unwrap_or_default(),
         horizon: arguments.horizon.unwrap_or(propose::COUNTED_EPOCHS),
         entity: arguments.unit.clone().filter(|unit| unit != "record"),
-        several: arguments.several,
+        repeat_policy: arguments.repeat_policy,
         records: arguments.records_per_epoch,
         participations: arguments.participations,
         epsilon: epsilon.value(),

@@ -16,8 +16,7 @@ use hushflow::mechanism::sensitivity::Neighbours;
 use serde_json::{Value, json};
 
 use super::output::{fit_columns, number, print_json, print_message, print_wrapped, table, terminal_width};
-use super::plan::word;
-use super::{CliError, number_in};
+use super::{CliError, number_in, word};
 
 /// Arguments of `hushflow ledger`.
 #[derive(Debug, Args)]

@@ -7,13 +7,10 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, Registry, fmt};
+use tracing_subscriber::{Layer, fmt};
 
 use super::CliError;
-use super::telemetry::Telemetry;
-
-/// A layer over the layers before it.
-pub(super) type LogLayer = Box<dyn Layer<Registry> + Send + Sync>;
+use super::telemetry::{LogLayer, Telemetry};
 
 /// Arguments that select level, format and receivers of the log.
 #[derive(Clone, Debug, Args)]

@@ -145,7 +145,7 @@ struct MeanSummary {
     columns: Vec<String>,
     #[serde(flatten)]
     found: MeanReport,
-    /// What was clipped of each column; empty if unknown.
+    /// Clipping of each column; empty if unknown.
     clipping: Vec<Clipping>,
     /// Reasons to distrust the mean that `noise` does not cover.
     warnings: Vec<String>,

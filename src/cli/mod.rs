@@ -36,6 +36,7 @@ use std::fmt;
 use std::io::{self, IsTerminal, stdout};
 use std::path::Path;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use console::Term;
 use hushflow::lines::{OutputFormat, TableStyle};
@@ -44,6 +45,8 @@ use hushflow::publication::PublicationError;
 use hushflow::runtime::RunError;
 use hushflow::sink::SinkError;
 use hushflow::web::HttpError;
+use serde::de::DeserializeOwned;
+use serde::de::value::StrDeserializer;
 
 use help::parse;
 
@@ -102,7 +105,7 @@ enum Command {
     Shell(shell::ShellCommand),
 }
 
-/// Runs the command with these arguments, of which the first is its name. Returns the exit status;
+/// Runs the command with these arguments. The first is its name. Returns the exit status;
 /// help and wrong usage end the process.
 pub fn execute(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments = parse(arguments);
@@ -217,7 +220,6 @@ impl ReleaseFormatArguments {
         }
     }
 
-    /// Returns the style of a table.
     fn style(&self) -> TableStyle {
         TableStyle { columns: self.columns.clone(), ..self.color.style() }
     }
@@ -259,11 +261,11 @@ impl CliError {
     /// Adds where a pipeline file says what the error is about.
     fn in_pipeline(self, path: &Path) -> Self {
         let Some(error) = self.cause.downcast_ref::<PublicationError>() else { return self };
-        let place = match error.field().and_then(|field| Pipeline::position(path, field)) {
+        let position = match error.field().and_then(|field| Pipeline::position(path, field)) {
             Some((line, column)) => format!("{}:{line}:{column}", path.display()),
             None => path.display().to_string(),
         };
-        CliError { status: self.status, cause: format!("{place}: {error}").into() }
+        CliError { status: self.status, cause: format!("{position}: {error}").into() }
     }
 
     fn is_broken_pipe(&self) -> bool {
@@ -353,4 +355,12 @@ pub(crate) fn thousands(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// Returns a parser of one of these words, spelled as in pipeline files.
+pub(super) fn word<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+    words: &'static [&'static str],
+) -> impl TypedValueParser<Value = T> {
+    let read = |word: String| T::deserialize(StrDeserializer::<serde::de::value::Error>::new(&word));
+    PossibleValuesParser::new(words).try_map(read)
 }

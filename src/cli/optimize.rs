@@ -23,8 +23,8 @@ use serde::Serialize;
 
 use super::output::SearchStatus;
 use super::output::{number, print_json, print_wrapped, table};
-use super::plan::{list, read_workload, scheduled, word};
-use super::{CliError, number_in};
+use super::plan::{list, read_workload, scheduled};
+use super::{CliError, number_in, word};
 
 /// Another word for `optimal`.
 const MULTI_EPOCH: &str = "multi-epoch";
@@ -168,7 +168,7 @@ pub(crate) fn execute(arguments: &OptimizeArguments) -> Result<(), CliError> {
     let bar = SearchStatus::new();
     let name = arguments.strategy()?;
     let (report, saved) = match name.fit() {
-        Fit::Program { several } => dense(arguments, &name, several, &bar)?,
+        Fit::Program { repeated } => dense(arguments, &name, repeated, &bar)?,
         Fit::Parameters { .. } | Fit::None => fitted(arguments, &name, &bar)?,
     };
     bar.finish();
@@ -189,7 +189,6 @@ pub(crate) fn execute(arguments: &OptimizeArguments) -> Result<(), CliError> {
     }?)
 }
 
-/// A workload.
 struct WorkloadObjective {
     form: QuadraticForm,
     rows: f64,
@@ -248,7 +247,7 @@ fn workload_objective(arguments: &OptimizeArguments) -> Result<WorkloadObjective
 fn dense(
     arguments: &OptimizeArguments,
     name: &StrategyName,
-    several: bool,
+    repeated: bool,
     bar: &SearchStatus,
 ) -> Result<(OptimizeReport, Option<SavedStrategy>), CliError> {
     let WorkloadObjective { form, rows, workload } = workload_objective(arguments)?;
@@ -270,7 +269,7 @@ fn dense(
         ControlFlow::Continue(())
     };
     let schedule = arguments.participation.on(form.steps());
-    if schedule.is_flexible() && several {
+    if schedule.is_flexible() && repeated {
         let (count, gap) = (schedule.count(), schedule.gap());
         return Err(CliError::usage(format!(
             "multi-epoch needs participations exactly {gap} steps apart: optimise for --participation {count}x{gap}, then \
@@ -278,7 +277,7 @@ fn dense(
             arguments.participation,
         )));
     }
-    if !several && !arguments.participation.is_single() {
+    if !repeated && !arguments.participation.is_single() {
         return Err(CliError::usage(
             "coa is for single participation: use --method multi-epoch, or leave --participation out",
         ));

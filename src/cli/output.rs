@@ -41,6 +41,11 @@ pub(super) fn print_message(text: &str) {
     let _ = writeln!(stderr(), "{}", fit_message(text));
 }
 
+/// Prints a warning on standard error.
+pub(super) fn warn(message: &str) {
+    print_message(&format!("warning: {message}"));
+}
+
 /// Wraps text at the width of the terminal on standard error. Commands to copy stay whole.
 pub(super) fn fit_message(text: &str) -> String {
     let width = Term::stderr().size_checked().map_or(usize::MAX, |(_, columns)| usize::from(columns));
@@ -91,7 +96,6 @@ pub(super) fn fit_columns(rows: &mut [Vec<String>], width: Option<usize>, order:
     left_out
 }
 
-/// Prints text.
 pub(super) fn print(text: &str) -> io::Result<()> {
     stdout().lock().write_all(text.as_bytes())
 }

@@ -9,7 +9,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier};
 use hushflow::mechanism::epochs::Schedule;
 use hushflow::mechanism::mechanism::Method;
-use hushflow::mechanism::mechanism::method::ime::DEFAULT_FIRST_MOMENT_SHARE;
+use hushflow::mechanism::mechanism::method::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow::mechanism::moments::{Bins, Layout, SecondMoment};
 use hushflow::mechanism::optimize::loss_bound;
 use hushflow::mechanism::participation::Participation;
@@ -25,15 +25,13 @@ use hushflow::strategies::matrix;
 use hushflow::strategies::schedule::LearningRates;
 use hushflow::strategies::{Candidate, StrategiesError};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde::de::value::StrDeserializer;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
 use super::output::SearchStatus;
 use super::output::{print_json, print_wrapped};
 use super::train::print_plan;
-use super::{CliError, number_in};
+use super::{CliError, number_in, word};
 use advice::COMPARED_HORIZON;
 use columns::ColumnForecasts;
 pub(super) use columns::{MissingShare, forecast_of_means, last_noise};
@@ -52,7 +50,7 @@ mod windows;
 /// Longest horizon for which the forecast of one strategy searches for a lower bound.
 const BOUNDED_HORIZON: u64 = 1 << 10;
 
-/// Most lines of a plot: more can't be distinguished.
+/// Maximum number of lines of a plot: more can't be distinguished.
 const PLOTTED: usize = 9;
 
 fn help() -> String {
@@ -218,14 +216,6 @@ fn positive(value: f64) -> Result<f64, &'static str> {
     if value > 0.0 && value.is_finite() { Ok(value) } else { Err("expected a finite number above 0") }
 }
 
-/// Returns a parser of one of these words, spelled as in pipeline files.
-pub(super) fn word<T: DeserializeOwned + Clone + Send + Sync + 'static>(
-    words: &'static [&'static str],
-) -> impl TypedValueParser<Value = T> {
-    let read = |word: String| T::deserialize(StrDeserializer::<serde::de::value::Error>::new(&word));
-    PossibleValuesParser::new(words).try_map(read)
-}
-
 impl PlanArguments {
     /// Returns the settings of the pipeline file, if there is one, overridden by the flags.
     fn plan(&self, file: Option<&PublicParameters>) -> Result<StreamPlan, CliError> {
@@ -379,7 +369,8 @@ pub(super) struct ComparisonTable {
     /// Its forecast in the units of the columns.
     #[serde(skip_serializing_if = "Option::is_none")]
     of_file: Option<ColumnForecasts>,
-    /// Those of all strategies, if there is a pipeline file and the records of an epoch are known.
+    /// The forecasts of all strategies, if there is a pipeline file and the records of an epoch are
+    /// known.
     #[serde(skip)]
     in_units: Option<Vec<ColumnForecasts>>,
 }

@@ -203,11 +203,11 @@ impl QueryArguments {
     /// Prints expected errors at σ = 1.
     fn print_comparison(&self, strategy: &QueryStrategy) -> Result<(), CliError> {
         let (error, bound) = strategy.error();
-        let rivals = strategy.rivals()?;
+        let baselines = strategy.baselines()?;
         let (queries, cells) = (strategy.workload().queries(), strategy.workload().cells());
         let rows: Vec<(&str, f64)> = [("optimal", error)]
             .into_iter()
-            .chain(rivals.iter().map(|rival| (rival.name, rival.error)))
+            .chain(baselines.iter().map(|baseline| (baseline.name, baseline.error)))
             .collect();
         let root = |error: f64| (error / queries as f64).sqrt();
         Ok(match self.format.format() {

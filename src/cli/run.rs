@@ -25,7 +25,7 @@ use super::budget::large_delta;
 use super::crash::end_process;
 use super::ledger::print_uncounted_note;
 use super::log::LogArguments;
-use super::output::print_message;
+use super::output::{print_message, warn};
 use super::plan::refusal;
 use super::tls::TlsArguments;
 use super::{CliError, ReleaseFormatArguments, thousands};
@@ -220,7 +220,7 @@ pub(super) fn start_sink(
 /// Only the process that reads the source handles signals; the others end with it. The second
 /// signal ends the process at once; so does the first one before the run reads any rows.
 fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, CliError> {
-    if arguments.until_idle.is_some() && !pipeline.sources.iter().any(Source::goes_on) {
+    if arguments.until_idle.is_some() && !pipeline.sources.iter().any(Source::is_endless) {
         return Err(CliError::usage(
             "--until-idle is for sources without an end (followed files, sockets, brokers); this one has an end: leave it out",
         ));
@@ -353,7 +353,7 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, shows_p
             ("before the first epoch, dropped", c.before_start),
             ("after the last epoch, dropped", c.after_horizon),
             ("too far ahead of the clock, dropped", c.leaping_clock),
-            ("duplicates, dropped", c.copies),
+            ("duplicates, dropped", c.duplicates),
             ("for epochs closed in an earlier run, dropped", c.already_closed),
             ("cut by a disconnect, dropped", c.cut_off),
             ("beyond the limits of their entities, or merged into a mean", summary.left_out.unwrap_or(0)),
@@ -396,8 +396,4 @@ fn report_faint_counts(input: &SinkInput, options: &RunOptions, summary: &RunSum
         "the published counts can't be told from zero{part}: {causes} may be wrong; hushflow check {} shows the rows",
         pipeline.display()
     ));
-}
-
-pub(super) fn warn(message: &str) {
-    print_message(&format!("warning: {message}"));
 }

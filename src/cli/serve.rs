@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use hushflow::control::Control;
 use hushflow::estimates::EstimateView;
-use hushflow::follow::{StopFlag, Subject, read_names};
+use hushflow::follow::{StopFlag, Subject, open_log, read_names};
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Pipeline, PublicParameters, Sink};
 use hushflow::publication::Publication;
@@ -21,9 +21,8 @@ use hushflow::web::{Page, PageContents, WindowPageContents};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
-use super::tail::await_log;
 use super::tls::TlsArguments;
-use super::{CliError, ledger, run};
+use super::{CliError, ledger, output, run};
 
 /// Default address of the page.
 const PAGE: &str = "127.0.0.1:8080";
@@ -110,7 +109,7 @@ impl Service {
         }
         if subject.views.is_empty() {
             let parameters = subject.parameters();
-            let view = EstimateView::usual(parameters.release.workload.clone(), &parameters.log_facts());
+            let view = EstimateView::new(parameters.release.workload.clone(), &parameters.log_facts());
             subject.views.push(view);
         }
         Ok(subject)
@@ -239,11 +238,25 @@ pub(super) fn page_contents(
 /// Returns the control by which the first signal stops the followers; the second signal ends the
 /// process.
 fn control() -> Result<Control, CliError> {
-    let control = Control::new().on_notice(run::warn);
+    let control = Control::new().on_notice(output::warn);
     for signal in [SIGINT, SIGTERM] {
         register_conditional_default(signal, control.stop_flag())
             .and_then(|_| register(signal, control.stop_flag()))
             .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
     }
     Ok(control)
+}
+
+/// Opens the log, waiting until a run has created it.
+pub(super) fn await_log(directory: &Path) -> Result<PublicReader, StateError> {
+    match PublicReader::open(directory) {
+        Err(StateError::Missing { path }) => {
+            let _ = writeln!(stderr(), "waiting for a run to create {}", path.display());
+        }
+        opened => return opened,
+    }
+    match StopFlag::default().wait(Duration::MAX, || open_log(directory))? {
+        Poll::Ready(Some(reader)) => Ok(reader),
+        _ => PublicReader::open(directory),
+    }
 }

@@ -3,7 +3,7 @@
 mod output;
 mod scores;
 
-use std::io::{BufWriter, Write, stderr};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::Poll;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum, value_parser};
 use hushflow::estimates::{ESTIMATORS, EstimateView, EstimatorKind, Intervals, LogFacts, ViewEstimator};
-use hushflow::follow::{Follower, StopFlag, Subject, open_log, read_names};
+use hushflow::follow::{Follower, StopFlag, Subject, read_names};
 use hushflow::lines::OutputFormat;
 use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::mechanism::Method;
@@ -23,7 +23,7 @@ use hushflow::publication::Publication;
 use hushflow::sink::StandardOutput;
 use hushflow::state::{PublicReader, StateError};
 
-use super::run::warn;
+use super::output::warn;
 use super::tls::TlsArguments;
 use super::{CliError, ReleaseFormatArguments, number_in, plan, serve};
 use output::{LiveTable, Output};
@@ -154,10 +154,10 @@ impl EstimatorArgument {
         chosen.or(self.numbers.first().map(|(name, _)| *name)).map(|name| format!("--{name}"))
     }
 
-    /// Returns the estimator, or the usual one of the log.
+    /// Returns the estimator, or the default one of the log.
     fn estimator(&self, log: &LogFacts<'_>) -> Result<Arc<dyn ViewEstimator>, CliError> {
-        let usual = || (EstimatorKind::usual(log), String::new());
-        let (estimator, value) = self.chosen.clone().unwrap_or_else(usual);
+        let default_estimator = || (EstimatorKind::default_of(log), String::new());
+        let (estimator, value) = self.chosen.clone().unwrap_or_else(default_estimator);
         let is_own = |name: &str| estimator.numbers().any(|(own, _)| own == name);
         if let Some((name, _)) = self.numbers.iter().find(|(name, _)| !is_own(name)) {
             let has = |kind: &&EstimatorKind| kind.numbers().any(|(own, _)| own == *name);
@@ -374,7 +374,7 @@ fn view(
     };
     let workload = EstimateView::workload_of(&*estimator, chosen, released, log);
     let workload = workload.map_err(|problem| CliError::usage(format!("--workload: {problem}")))?;
-    let name = EstimateView::usual_name(&workload);
+    let name = EstimateView::default_name(&workload);
     Ok(EstimateView { name, workload, estimator, squares, covariance, intervals, total })
 }
 
@@ -390,7 +390,7 @@ fn level(level: f64) -> Result<f64, &'static str> {
 /// Opens the log. With `--follow` or `--web`, waits until a run has created it.
 fn open(arguments: &TailArguments) -> Result<PublicReader, StateError> {
     if arguments.follow || arguments.web.is_some() {
-        return await_log(&arguments.directory);
+        return serve::await_log(&arguments.directory);
     }
     PublicReader::open(&arguments.directory)
 }
@@ -402,20 +402,6 @@ fn newest_epoch(directory: &Path) -> Result<u64, StateError> {
         newest = release.epoch;
     }
     Ok(newest)
-}
-
-/// Opens the log, waiting until a run has created it.
-pub(super) fn await_log(directory: &Path) -> Result<PublicReader, StateError> {
-    match PublicReader::open(directory) {
-        Err(StateError::Missing { path }) => {
-            let _ = writeln!(stderr(), "waiting for a run to create {}", path.display());
-        }
-        opened => return opened,
-    }
-    match StopFlag::default().wait(Duration::MAX, || open_log(directory))? {
-        Poll::Ready(Some(reader)) => Ok(reader),
-        _ => PublicReader::open(directory),
-    }
 }
 
 fn selected_keys(names: &[String], parameters: &PublicParameters) -> Result<Vec<u32>, CliError> {

@@ -7,15 +7,20 @@
 //! Events and spans go into bounded queues and are sent by threads of the SDK. A full queue drops
 //! them, so no collector can delay a run. At the end, what is left is sent within two seconds.
 
+use tracing_subscriber::{Layer, Registry};
+
 #[cfg(not(feature = "otel"))]
 pub(super) use absent::Telemetry;
 #[cfg(feature = "otel")]
 pub(super) use otlp::Telemetry;
 
+/// A layer over the layers before it.
+pub(super) type LogLayer = Box<dyn Layer<Registry> + Send + Sync>;
+
 #[cfg(not(feature = "otel"))]
 mod absent {
     use crate::cli::CliError;
-    use crate::cli::log::LogLayer;
+    use crate::cli::telemetry::LogLayer;
 
     /// Telemetry of a build without it.
     pub(in crate::cli) enum Telemetry {}
@@ -53,7 +58,7 @@ mod otlp {
     use tracing_subscriber::filter::filter_fn;
 
     use crate::cli::CliError;
-    use crate::cli::log::LogLayer;
+    use crate::cli::telemetry::LogLayer;
 
     /// Time for one request.
     const TIMEOUT: Duration = Duration::from_secs(2);

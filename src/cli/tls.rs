@@ -6,7 +6,7 @@ use clap::Args;
 use hushflow::security::TlsServer;
 
 use super::CliError;
-use super::run::warn;
+use super::output::warn;
 
 /// The certificate of pages and metrics.
 #[derive(Debug, Args)]

@@ -20,8 +20,7 @@ use signal_hook::flag::{register, register_conditional_default};
 
 use super::budget::large_delta;
 use super::ledger::print_uncounted_note;
-use super::output::{ProgressCounter, print_message};
-use super::run::warn;
+use super::output::{ProgressCounter, print_message, warn};
 use super::{CliError, thousands};
 pub(super) use plan::{print_check, print_plan};
 use report::StepTable;
@@ -125,8 +124,8 @@ fn finish(
     table: &mut StepTable,
 ) -> Result<(), CliError> {
     let report = ModelReport::new(model, publication)?;
-    let usual = || pipeline.log_directory(&options.state).join("model.json");
-    let path = arguments.model.clone().unwrap_or_else(usual);
+    let default_path = || pipeline.log_directory(&options.state).join("model.json");
+    let path = arguments.model.clone().unwrap_or_else(default_path);
     write(&path, &report)
         .map_err(|error| CliError::failed(format!("{}: can't be written: {error}", path.display())))?;
     table.print_model(&report, model)?;

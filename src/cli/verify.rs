@@ -57,8 +57,9 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
     let report = verify_with(path, &settings)?;
     let promise = promise(arguments);
     let entered = entered(arguments, report.committed);
-    let goes_on = journaled(&report.positions).map(|place| verify_ingest_from(path, place, &ingest));
-    let gap = goes_on.and_then(Result::err);
+    let unread_journal =
+        journaled(&report.positions).map(|position| verify_ingest_from(path, position, &ingest));
+    let gap = unread_journal.and_then(Result::err);
     let lists = verify_followed(path, &followed(&report.positions)).err();
     let problem = report.problem.as_ref().or(ingest.problem.as_ref()).or(gap.as_ref()).or(lists.as_ref());
     let problem = problem.map(StateError::to_string);

@@ -157,7 +157,6 @@ impl<S: ServerStream> Origin for StreamOrigin<S> {
     }
 }
 
-/// The rows of a stream.
 struct StreamRows<S> {
     stream: S,
     control: Control,
@@ -245,7 +244,7 @@ impl<S: ServerStream> FileRows for StreamRows<S> {
                         break;
                     }
                 }
-                Err(RequestError::Passing(error) | RequestError::Gone(error)) => {
+                Err(RequestError::Transient(error) | RequestError::Gone(error)) => {
                     if !self.pause(&error) {
                         break;
                     }

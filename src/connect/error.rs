@@ -49,7 +49,7 @@ pub enum SourceError {
         path: PathBuf,
         /// The line where the row begins.
         line: u64,
-        /// Most keys.
+        /// Maximum number of keys.
         most: usize,
     },
     /// The clock of many rows is further ahead than allowed.
@@ -144,12 +144,12 @@ pub enum SourceError {
     Lost {
         /// The server and its stream.
         path: PathBuf,
-        /// Where the stream and the state disagree.
+        /// The difference between the stream and the state.
         loss: String,
     },
     /// The part of a file that an earlier run has read has changed.
     #[error(
-        "{}: the file has changed before the place where the last run stopped: rows would count twice or never; restore what was \
+        "{}: the file has changed before the position where the last run stopped: rows would count twice or never; restore what was \
          read and only append to it, or begin a new state directory, which spends again", path.display()
     )]
     Changed {
@@ -208,7 +208,7 @@ pub(crate) fn io_error(path: &Path, source: io::Error) -> SourceError {
 #[derive(Debug)]
 pub(crate) enum RequestError {
     /// Another attempt may succeed.
-    Passing(io::Error),
+    Transient(io::Error),
     /// The reader of the output is gone for good.
     Gone(io::Error),
     /// The connection can't be secured until a person corrects something.
@@ -232,7 +232,7 @@ pub(crate) enum RequestError {
 
 impl From<io::Error> for RequestError {
     fn from(error: io::Error) -> Self {
-        error.downcast::<SecurityError>().map_or_else(RequestError::Passing, RequestError::from)
+        error.downcast::<SecurityError>().map_or_else(RequestError::Transient, RequestError::from)
     }
 }
 
@@ -240,14 +240,14 @@ impl From<SecurityError> for RequestError {
     fn from(error: SecurityError) -> Self {
         match error.is_lasting() {
             true => RequestError::Insecure(error),
-            false => RequestError::Passing(error.into()),
+            false => RequestError::Transient(error.into()),
         }
     }
 }
 
 /// A problem that a retry may fix, in the server's words or ours.
-pub(super) fn passing(words: impl Into<String>) -> RequestError {
-    RequestError::Passing(io::Error::other(words.into()))
+pub(super) fn transient(words: impl Into<String>) -> RequestError {
+    RequestError::Transient(io::Error::other(words.into()))
 }
 
 /// A problem that a retry does not fix.

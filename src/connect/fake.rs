@@ -13,8 +13,11 @@ use crate::format::Format;
 use crate::format::form::{EntryParser, RowLayout};
 
 /// Starts a server for one client and returns its address. Each answer with a word waits for a line
-/// that contains the word. If it `goes_on`, endless bytes follow the last answer.
-pub(super) fn serve(script: Vec<(Option<&'static str>, String)>, goes_on: bool) -> (String, JoinHandle<()>) {
+/// that contains the word. If it `is_endless`, endless bytes follow the last answer.
+pub(super) fn serve(
+    script: Vec<(Option<&'static str>, String)>,
+    is_endless: bool,
+) -> (String, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let server = spawn(move || {
@@ -28,7 +31,7 @@ pub(super) fn serve(script: Vec<(Option<&'static str>, String)>, goes_on: bool) 
             }
             stream.write_all(answer.as_bytes()).unwrap();
         }
-        let more = vec![b'7'; if goes_on { 1 << 20 } else { 0 }];
+        let more = vec![b'7'; if is_endless { 1 << 20 } else { 0 }];
         while !more.is_empty() && stream.write_all(&more).is_ok() {}
     });
     (address, server)

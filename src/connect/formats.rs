@@ -69,7 +69,7 @@ pub(crate) const TIME_FORMAT: FieldDefinition = FieldDefinition::optional(
 /// The formats of a source's records.
 pub(crate) struct AllowedFormats {
     /// The default format; without one the extension of the path decides.
-    pub(super) usual: Option<Format>,
+    pub(super) default: Option<Format>,
     pub(super) allowed: &'static [Format],
     /// Message for another format, if the source has its own.
     pub(super) expected: Option<&'static str>,
@@ -80,7 +80,7 @@ pub(crate) struct AllowedFormats {
 impl AllowedFormats {
     /// Formats of a text stream.
     pub(super) const TEXT: AllowedFormats = AllowedFormats {
-        usual: None,
+        default: None,
         allowed: &[Format::COMMAS, Format::Ndjson],
         expected: None,
         are_messages: false,
@@ -88,7 +88,7 @@ impl AllowedFormats {
 
     /// Formats of entries that are texts with one record each.
     pub(super) const MESSAGES: AllowedFormats = AllowedFormats {
-        usual: Some(Format::Ndjson),
+        default: Some(Format::Ndjson),
         expected: Some("a message is text: use format = \"ndjson\" or format = \"csv\""),
         are_messages: true,
         ..AllowedFormats::TEXT
@@ -109,7 +109,7 @@ impl RecordFormat {
         let format = section.word("format", FORMATS);
         let header = section.get("header").and_then(|field| field.texts());
         let header = header.map(|names| names.iter().map(|name| name.value.into()).collect());
-        let format = format.or_else(|| usual(section, paths, input))?;
+        let format = format.or_else(|| default_format(section, paths, input))?;
         let format = match (format, section.word("delimiter", DELIMITERS)) {
             (Format::Csv(_), Some(delimiter)) => Format::Csv(delimiter),
             (format, Some(_)) => {
@@ -155,9 +155,9 @@ impl RecordFormat {
 }
 
 /// Returns the default format of the input, or the one on which the extensions of all paths agree.
-fn usual(section: &Section<'_>, paths: &[TextField<'_>], input: &Input) -> Option<Format> {
-    if let Some(usual) = input.source().formats().usual {
-        return Some(usual);
+fn default_format(section: &Section<'_>, paths: &[TextField<'_>], input: &Input) -> Option<Format> {
+    if let Some(format) = input.source().formats().default {
+        return Some(format);
     }
     let format_of = |path: &TextField<'_>| Format::of_name(path.value.as_ref());
     let format = format_of(&paths[0]);

@@ -70,7 +70,6 @@ pub(crate) use origin::{
 use security::{SecurityOffer, quotable, refuse_secret};
 pub(crate) use writer::{EpochStamp, HttpEndpoint, Outlet, OutletContent, SinkConfig, SinkTarget};
 
-/// All systems.
 static SYSTEMS: &[System] = &[
     files::SYSTEM,
     standard::SYSTEM,
@@ -136,7 +135,7 @@ struct PositionTag {
     parts: PositionParts,
 }
 
-/// What [`Position::part`](crate::state::Position) counts.
+/// Meaning of [`Position::part`](crate::state::Position).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum PositionParts {
     /// Files in the order of the pipeline file, or nothing.
@@ -201,7 +200,6 @@ pub(crate) const SIZE: &str = "^[0-9].*[A-Za-z]$";
 const STREAM: FieldDefinition =
     FieldDefinition::required("stream", FieldType::Text, "\"flights\"", "Name of the stream or topic.");
 
-/// A sink.
 pub(crate) static SINK: SectionDefinition = SectionDefinition {
     heading: "[[sinks]]",
     about: "A file, stream or address that receives the lines of all views. All output of a sink is public.",

@@ -59,7 +59,7 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
     }
 
     /// Whether it has no end.
-    fn goes_on(&self) -> bool {
+    fn is_endless(&self) -> bool {
         true
     }
 
@@ -70,7 +70,7 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
 
     /// Whether its rows may arrive over time.
     fn is_live(&self) -> bool {
-        self.goes_on() || self.journaling() != Journaling::Never
+        self.is_endless() || self.journaling() != Journaling::Never
     }
 
     /// Opens it at a position.
@@ -96,7 +96,7 @@ pub(crate) struct Partitioning {
     pub(crate) idle: Duration,
 }
 
-/// Most partitions of a source.
+/// Maximum number of partitions of a source.
 pub(crate) const MAX_PARTITIONS: u32 = 1024;
 
 /// The open partitions of a source.
@@ -128,7 +128,7 @@ pub(crate) enum Journaling {
     Always,
 }
 
-/// Where and how to open a source.
+/// Parameters for opening a source.
 pub(crate) struct OriginRequest<'a> {
     pub(crate) shape: &'a RowLayout,
     pub(crate) position: Position,
@@ -176,7 +176,6 @@ pub(crate) trait Origin: Send {
 
 /// A file that was read up to a position.
 pub(crate) struct ReadPart {
-    /// Its number.
     pub(crate) part: u32,
     pub(crate) path: PathBuf,
     pub(crate) extent: ReadExtent,

@@ -90,7 +90,6 @@ pub(super) static USER_FIELDS: &[FieldDefinition] = &[
     ),
 ];
 
-/// A token.
 pub(super) static TOKEN_FIELDS: &[FieldDefinition] = &[
     FieldDefinition::optional(
         TOKEN.variable,

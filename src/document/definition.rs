@@ -8,13 +8,13 @@ use super::rules::Rule;
 pub(crate) struct SectionDefinition {
     /// As in a document: `[epochs]` or `[[columns]]`; empty for the fields at its top.
     pub(crate) heading: &'static str,
-    /// What it is for, in one sentence.
+    /// Its purpose, in one sentence.
     pub(crate) about: &'static str,
     /// Fields that every such section may have.
     pub(crate) fields: &'static [FieldDefinition],
     /// Fields that only some of these sections have.
     pub(crate) groups: fn() -> Vec<FieldGroup>,
-    /// Alternatives of which exactly one must be present: a field, or one with a value
+    /// Alternatives; exactly one must be present: a field, or one with a value
     /// (`field = value`, as TOML). Empty if there are none.
     pub(crate) one_of: fn() -> Vec<String>,
     /// Rules on several of its fields, and on those of sections inside it.
@@ -29,17 +29,16 @@ pub(crate) struct FieldGroup {
     pub(crate) fields: &'static [FieldDefinition],
 }
 
-/// Which sections may have the fields of a group.
+/// Condition for a section to have the fields of a group.
 pub(crate) enum GroupTest {
-    /// No other field says which.
+    /// Always.
     Any,
-    /// Those with one of these words in a field, or without it.
+    /// A field has one of these words, or is absent and one of them is its default.
     Word { key: &'static str, words: Vec<String>, is_default: bool },
-    /// Those whose `path` is an address of one of these schemes.
+    /// `path` is an address of one of these schemes.
     Scheme(Vec<&'static str>),
 }
 
-/// A field.
 #[derive(Clone, Copy)]
 pub(crate) struct FieldDefinition {
     pub(crate) key: &'static str,
@@ -47,9 +46,9 @@ pub(crate) struct FieldDefinition {
     pub(crate) presence: Presence,
     /// A valid value, as TOML; empty for sections.
     pub(crate) example: &'static str,
-    /// What it means, in one sentence.
+    /// Its meaning, in one sentence.
     pub(crate) about: &'static str,
-    /// What it costs in privacy; empty if nothing.
+    /// Its cost in privacy; empty if it has none.
     pub(crate) privacy: &'static str,
 }
 
@@ -59,7 +58,7 @@ pub(crate) enum Presence {
     Required,
     /// The default, as TOML.
     Default(&'static str),
-    /// What holds without it, for people.
+    /// Behaviour without it, for people.
     Optional(&'static str),
 }
 
@@ -104,7 +103,7 @@ pub(crate) enum FieldType {
     Sections(&'static SectionDefinition),
 }
 
-/// How a value may be written.
+/// Type of a field's value.
 pub(crate) struct Form {
     pub(crate) usage: String,
     /// Its meaning.

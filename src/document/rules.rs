@@ -48,15 +48,15 @@ pub(crate) struct Rule {
     pub(crate) when: &'static [Fact],
     /// All of these must hold then.
     pub(crate) then: &'static [Fact],
-    /// What is wrong, and how to correct it; empty for a field that is missing.
+    /// The mistake and how to correct it; empty for a missing field.
     pub(crate) message: &'static str,
 }
 
-/// Where a rule is broken.
+/// A field that breaks a rule.
 pub(crate) struct Breach {
     /// Dotted name of the field, or of the section that lacks it; empty for that of the rule.
     pub(crate) name: String,
-    /// Its place in the text; none for the section of the rule.
+    /// Its position in the text; none for the section of the rule.
     pub(crate) span: Option<Range<usize>>,
     /// The path of the field.
     pub(crate) path: &'static str,

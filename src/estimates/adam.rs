@@ -250,7 +250,7 @@ struct AdamEstimate {
     columns: Vec<Result<AdamColumn, DensityError>>,
 }
 
-/// What to read of a column.
+/// A statistic of a column.
 type ColumnReader<T> = fn(&AdamColumn) -> T;
 
 /// Numbers of a column by statistic.

@@ -1,4 +1,4 @@
-//! What the page draws of an estimate: groups of series, and their readings.
+//! Charts of an estimate on the page: groups of series, and their readings.
 //!
 //! A series is located twice: by a path in the JSON lines that readers get, and by its index in
 //! [`Estimate::reading`](super::Estimate::reading), which needs no JSON. `tests/system/web`
@@ -13,7 +13,7 @@ use serde_json::Value;
 pub struct Plot {
     /// Target of the confidence bands.
     pub band: String,
-    /// The groups, the usual one first.
+    /// The groups, the default one first.
     pub groups: Vec<ChartGroup>,
     /// Whether lines have `covariance` and `correlation` of all pairs of columns. Then
     /// [`CORRELATION`] is a group too, whose series are the pairs, the smaller index first.

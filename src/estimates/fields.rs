@@ -8,15 +8,15 @@ use hushflow_mechanism::estimate::intervals::Interval;
 pub struct EstimateField {
     /// Statistic, such as `mean`.
     pub statistic: &'static str,
-    /// What the field holds of it.
+    /// The part of the statistic that the field holds.
     pub part: FieldPart,
-    /// What the statistic is of: a column, a pair of columns, or the number of a component.
+    /// Subject of the statistic: a column, a pair of columns, or the number of a component.
     pub of: Vec<String>,
     /// Its value.
     pub value: FieldValue,
 }
 
-/// What a field holds of a statistic.
+/// A part of a statistic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldPart {
     /// The number or the word itself.
@@ -131,7 +131,7 @@ pub struct EstimateRecord {
 pub struct StatisticRow<'a> {
     /// Statistic, such as `mean`.
     pub statistic: &'static str,
-    /// What the statistic is of.
+    /// Subject of the statistic.
     pub of: &'a [String],
     /// The parts that are known, in the order of [`FieldPart`].
     pub numbers: [Option<f64>; 4],

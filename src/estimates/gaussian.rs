@@ -89,7 +89,7 @@ pub(super) fn within_bounds(density: Density, projection: Projection) -> Density
     }
 }
 
-/// Returns one word: how large the noise is beside the bounds, or why there is no density.
+/// Returns one word: how large the noise is relative to the bounds, or why there is no density.
 pub fn quality(density: Result<&Density, &DensityError>) -> &'static str {
     match density {
         Ok(Density { quality: Quality::Good, .. }) => "good",
@@ -342,7 +342,7 @@ mod tests {
         let log = LogFacts::plain(&["x", "y"], SecondMoment::Full);
         let scales = ColumnScales { centres: vec![0.0; 2], half_widths: vec![1.0; 2] };
         let scaled = ScaledView {
-            view: EstimateView { covariance, ..EstimateView::usual(Workload::Prefix, &log) },
+            view: EstimateView { covariance, ..EstimateView::new(Workload::Prefix, &log) },
             columns: ["x", "y"].map(String::from).to_vec(),
             key_scales: vec![scales],
             indicator_step: by_column.then_some(1.0),

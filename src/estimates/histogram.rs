@@ -203,7 +203,7 @@ struct HistogramEstimate {
 struct HistogramsEstimate {
     scaled: Arc<ScaledView>,
     moments: Moments,
-    /// Of each interval and band by itself.
+    /// Confidence of each single interval and band.
     confidence: Confidence,
     own: Vec<HistogramEstimate>,
 }

@@ -171,8 +171,8 @@ impl LogFacts<'_> {
 }
 
 impl EstimatorKind {
-    /// Returns the usual estimator of a log.
-    pub fn usual(log: &LogFacts<'_>) -> &'static Self {
+    /// Returns the default estimator of a log.
+    pub fn default_of(log: &LogFacts<'_>) -> &'static Self {
         let fits = |estimator: &&Self| estimator.flag.is_none() && estimator.lacks(log).is_none();
         ESTIMATORS.iter().find(fits).unwrap_or(&moments::ESTIMATOR)
     }
@@ -206,7 +206,7 @@ impl EstimatorKind {
         }
     }
 
-    /// Returns the numbers that flags of `tail` give beside its name: name, and help text.
+    /// Returns its parameters, which flags of `tail` set: name and help text.
     pub fn numbers(&self) -> impl Iterator<Item = (&'static str, String)> {
         let fields = if self.flag.is_some() { &[] } else { self.fields };
         fields.iter().map(|field| {
@@ -280,7 +280,7 @@ pub trait ViewEstimator: fmt::Debug + Send + Sync {
     /// Name of the estimator.
     fn name(&self) -> &'static str;
 
-    /// What it computes its estimates from.
+    /// Input of its estimates.
     fn averages(&self) -> Averages<'_>;
 
     /// The decays of its own exponential averages of first and second moments; `None` if the view
@@ -310,7 +310,7 @@ pub trait ViewEstimator: fmt::Debug + Send + Sync {
 /// The averages of the records that an estimator needs. There is no way to compute an estimate from
 /// fewer.
 pub enum Averages<'a> {
-    /// That of the view's workload.
+    /// The average of the view's workload.
     One(&'a dyn OneAverage),
     /// Exponential averages with these decays, of first and second moments.
     Two([Decay; 2], &'a dyn TwoAverages),

@@ -158,7 +158,7 @@ struct FoundQuantile {
 struct QuantilesEstimate {
     scaled: Arc<ScaledView>,
     moments: Moments,
-    /// Of each interval by itself.
+    /// Confidence of each single interval.
     confidence: Confidence,
     /// The histogram of each column, and its outer edges.
     histograms: Vec<(NoisyHistogram, Interval)>,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::gaussian::ends;
 use super::{COUNTS, Cell, EstimateField, FieldPart};
 
-/// What every share in percent lies in.
+/// Range of a share in percent.
 const PERCENT: Interval = Interval { lower: 0.0, upper: 100.0 };
 
 /// The number of sent records of a line, and the share of them that counted.

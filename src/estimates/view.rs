@@ -18,7 +18,6 @@ use crate::document::definition::{
 use crate::strategies::matrix::read_workload;
 use crate::strategies::schedule::LearningRates;
 
-/// A view.
 pub(crate) static VIEW: SectionDefinition = SectionDefinition {
     heading: "[[views]]",
     about: "What readers see of the log. Views cost no privacy and may change between runs.",
@@ -169,8 +168,8 @@ pub struct EstimateView {
 }
 
 impl EstimateView {
-    /// Returns the name of a view of this workload to which nobody has given another.
-    pub fn usual_name(workload: &Workload) -> String {
+    /// Returns the default name of a view of this workload.
+    pub fn default_name(workload: &Workload) -> String {
         if *workload == Workload::Prefix { "so far".into() } else { workload.to_string() }
     }
 
@@ -193,12 +192,14 @@ impl EstimateView {
         }
     }
 
-    /// Returns a view of each key, with default settings and the usual estimate of the log.
-    pub fn usual(workload: Workload, log: &LogFacts<'_>) -> Self {
+    /// Returns a view of each key, with default settings and the default estimator of the log.
+    pub fn new(workload: Workload, log: &LogFacts<'_>) -> Self {
         EstimateView {
-            name: Self::usual_name(&workload),
+            name: Self::default_name(&workload),
             workload,
-            estimator: EstimatorKind::usual(log).from_flag("", log).unwrap_or_else(|_| moments::estimator()),
+            estimator: EstimatorKind::default_of(log)
+                .from_flag("", log)
+                .unwrap_or_else(|_| moments::estimator()),
             squares: SquareBias::default(),
             covariance: Projection::default(),
             intervals: Intervals::default(),
@@ -281,7 +282,7 @@ pub(crate) fn views(
     let sections = root.sections("views").into_iter();
     let views: Vec<_> = sections.map(|section| view(&section, base, &mut names, log)).collect();
     if views.is_empty() {
-        return Some(vec![EstimateView::usual(released.clone(), log)]);
+        return Some(vec![EstimateView::new(released.clone(), log)]);
     }
     views.into_iter().collect()
 }
@@ -352,7 +353,7 @@ fn scheduled(section: &Section<'_>, base: &Path, workload: Workload, log: &LogFa
 
 /// Reads the name of the estimator.
 fn estimator_kind(view: &Section<'_>, log: &LogFacts<'_>) -> Option<&'static EstimatorKind> {
-    let Some(field) = view.get("estimate") else { return Some(EstimatorKind::usual(log)) };
+    let Some(field) = view.get("estimate") else { return Some(EstimatorKind::default_of(log)) };
     let words: Vec<_> =
         ESTIMATORS.iter().map(|estimator| word(estimator.name, estimator, estimator.help)).collect();
     let estimator = view.word("estimate", &words)?;

@@ -29,22 +29,15 @@
 //! # let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ())?;
 //! # run(&pipeline, &publication, &RunOptions::new(1, &state), |_first_epoch| ())?;
 //!
-//! let mut log = PublicReader::open(&state)?;
-//! let publication = MomentPublication::from_header(log.header())?;
-//! let mut released = Vec::new();
-//! while let Some(frame) = log.next_frame()? {
-//!     released.push(ReleasedEpoch::released_before(frame.epoch, frame.values));
-//! }
-//! let view = EstimateView::usual("window:7".parse()?, &publication.parameters().log_facts());
-//! let view = EstimateView { total: true, ..view };
-//! timely::example(move |scope| {
-//!     let keys = publication.keys();
-//!     let totals = released.to_stream(scope).estimates(0, &publication, &view, |_key| true, Fault::new());
-//!     totals.inspect(move |total| {
-//!         assert_eq!(total.key, keys);
-//!         println!("{}: {:?}", total.epoch, total.estimate.fields());
-//!     });
-//! });
+//! let mut log = PublicReader::open(&state)?; let publication =
+//! MomentPublication::from_header(log.header())?; let mut released = Vec::new(); while let
+//! Some(frame) = log.next_frame()? { released.push(ReleasedEpoch::released_before(frame.epoch,
+//! frame.values)); } let view = EstimateView::new("window:7".parse()?,
+//! &publication.parameters().log_facts()); let view = EstimateView { total: true, ..view };
+//! timely::example(move |scope| { let keys = publication.keys(); let totals =
+//! released.to_stream(scope).estimates(0, &publication, &view, |_key| true, Fault::new());
+//! totals.inspect(move |total| { assert_eq!(total.key, keys); println!("{}: {:?}", total.epoch,
+//! total.estimate.fields()); }); });
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -102,7 +95,7 @@ pub enum FollowError {
     },
 }
 
-/// What to follow in a log.
+/// Which publication and views of a log to follow.
 #[derive(Clone)]
 pub struct Subject {
     /// The publication of the log.
@@ -157,7 +150,7 @@ impl StopFlag {
     /// did not within `timeout`, and `Ready(None)` if the flag is set and all has been read.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The errors of `read`.
     pub fn wait<T, E>(
         &self,
         timeout: Duration,

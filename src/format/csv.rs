@@ -9,7 +9,7 @@ use super::error::{Defect, FormatError};
 use super::row::{FileRows, RECORD_LIMIT, Row, RowField, RowOutcome};
 use super::{ByteStream, io_error};
 
-/// What separates the fields of a row.
+/// Delimiter of the fields of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delimiter {
     /// `,`
@@ -231,9 +231,9 @@ pub(crate) fn header_row(names: &[String], delimiter: Delimiter) -> Vec<u8> {
 }
 
 fn find(header: &[&[u8]], name: &str, path: &Path) -> Result<usize, FormatError> {
-    let mut places = header.iter().enumerate().filter(|(_, found)| **found == name.as_bytes());
-    match (places.next(), places.next()) {
-        (Some((place, _)), None) => Ok(place),
+    let mut indices = header.iter().enumerate().filter(|(_, found)| **found == name.as_bytes());
+    match (indices.next(), indices.next()) {
+        (Some((index, _)), None) => Ok(index),
         (Some(_), Some(_)) => Err(FormatError::ColumnTwice { path: path.into(), column: name.into() }),
         (None, _) => {
             Err(FormatError::NoColumn { path: path.into(), column: name.into(), width: header.len() })

@@ -58,13 +58,13 @@ pub enum FormatError {
         path: PathBuf,
         /// The line where the record begins.
         line: u64,
-        /// Most bytes of a record.
+        /// Maximum number of bytes of a record.
         limit: usize,
     },
     /// Packed data are damaged or cut.
     #[error(
         "{}: the {packing} data can't be unpacked any further at byte {offset}, after {unpacked} unpacked bytes: {problem}; \
-         get the file anew", path.display()
+         get the file again", path.display()
     )]
     Packed {
         /// The file.
@@ -92,13 +92,13 @@ pub enum FormatError {
         unpack: &'static str,
     },
     /// The suffix of a file promises another content.
-    #[error("{}: the name ends in .{suffix}, but the file is {found}: give it its name, or get it anew", path.display())]
+    #[error("{}: the name ends in .{suffix}, but the file is {found}: correct its name, or get the file again", path.display())]
     Misnamed {
         /// The file.
         path: PathBuf,
         /// The suffix.
         suffix: &'static str,
-        /// What the file is.
+        /// Description of the file.
         found: &'static str,
     },
     /// A file is one JSON list.

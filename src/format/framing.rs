@@ -22,7 +22,7 @@ pub(crate) struct Framing {
     length: usize,
 }
 
-/// What the next byte belongs to.
+/// State of the framing before the next byte.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FramingState {
     /// No record yet, or only blanks of one.
@@ -121,7 +121,6 @@ impl FramingTable {
         (ended > 0 && !doubtful).then_some(LineCounts { ended, full })
     }
 
-    /// Returns the state after a byte.
     fn after(&self, state: FramingState, byte: u8) -> FramingState {
         self.next[state as usize][usize::from(self.class[usize::from(byte)])]
     }

@@ -123,7 +123,7 @@ pub(crate) fn read_object(text: &[u8], wanted: &[String], row: &mut Row) {
 /// Copies the wanted fields of an object into a row and skips the others.
 struct RowVisitor<'a, 'r> {
     wanted: &'a [String],
-    /// What the names of the fields of this object begin with.
+    /// Prefix of the names of this object's fields.
     path: &'a str,
     row: &'r mut Row,
 }
@@ -170,7 +170,7 @@ impl<'de> Visitor<'de> for RowVisitor<'_, '_> {
     }
 }
 
-/// What a field of an object is for.
+/// Use of a field of an object.
 enum WantedField<'a> {
     /// It is the wanted one at this index.
     At(usize),

@@ -19,7 +19,7 @@ use super::{ByteStream, Defect, Format, FormatError, io_error};
 use crate::time::TimeFormat;
 use times::TimeForms;
 
-/// Most distinct texts kept for a column.
+/// Maximum number of distinct texts kept for a column.
 const WORDS: usize = 100;
 
 /// Names of what a privacy unit may be.
@@ -48,7 +48,7 @@ const UNITS: [&str; 22] = [
     "tailnum",
 ];
 
-/// Most rows of a file that are read.
+/// Maximum number of rows of a file that are read.
 const ROWS: u64 = 1_000_000;
 
 /// A column of a file. Private.
@@ -168,7 +168,7 @@ impl FileProfile {
     }
 }
 
-/// Least and greatest numbers of columns.
+/// Minimum and maximum numbers of columns.
 pub type Ranges = Vec<Option<(f64, f64)>>;
 
 /// Returns the range of these columns for each value of a key. Private.

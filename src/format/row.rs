@@ -51,7 +51,6 @@ impl TimeForm {
     pub(crate) const UTC: TimeForm = TimeForm { format: None, zone: TimeZone::UTC };
 }
 
-/// A field of a row.
 #[derive(Clone, PartialEq)]
 pub(crate) enum RowField {
     /// Absent.

@@ -66,7 +66,7 @@ impl Table {
     /// row that is kept, empty if missing.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn read_labelled(
         path: &Path,
         columns: &[String],

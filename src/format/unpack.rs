@@ -20,7 +20,7 @@ use super::{BYTE_ORDER_MARK, ByteStream, FormatError, RetryingReader, io_error};
 /// Largest window of a zstd frame: what `zstd` itself unpacks without `--long`.
 const ZSTD_WINDOW: u64 = 128 << 20;
 
-/// How a file is packed.
+/// Compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
     Gzip,
@@ -232,7 +232,7 @@ fn is_cut(error: &io::Error) -> bool {
 ///
 /// # Errors
 /// If bytes follow that begin with none of these.
-fn goes_on(input: &mut ByteStream, packing: Packing) -> io::Result<bool> {
+fn another_member_follows(input: &mut ByteStream, packing: Packing) -> io::Result<bool> {
     let rest = input.fill_buf()?;
     if rest.is_empty() {
         return Ok(false);
@@ -337,7 +337,7 @@ impl Read for GzipMembers {
             self.ended = Some(decoder.get_ref().offset());
             let ended = self.decoder.take();
             let Some(mut input) = ended.map(GzDecoder::into_inner) else { break };
-            if goes_on(&mut input, Packing::Gzip)? {
+            if another_member_follows(&mut input, Packing::Gzip)? {
                 self.decoder = Some(GzDecoder::new(input));
             }
         }
@@ -363,7 +363,7 @@ impl ZstdFrames {
     /// Begins the next frame. Returns whether there is one.
     fn begin(&mut self) -> io::Result<bool> {
         loop {
-            if !goes_on(&mut self.input, Packing::Zstd)? {
+            if !another_member_follows(&mut self.input, Packing::Zstd)? {
                 return Ok(false);
             }
             match self.decoder.reset(&mut self.input) {

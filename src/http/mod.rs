@@ -2,14 +2,14 @@
 //! connection has a thread, is answered once, and ends.
 //!
 //! Any client may connect, so resources are bounded: the number of connections and their
-//! descriptors ([`places`]), memory (a request has at most 8 KiB), and time. The accepting thread
+//! descriptors ([`slots`]), memory (a request has at most 8 KiB), and time. The accepting thread
 //! refuses connections beyond the limit. Every step (a request, an answer, each event) has a
 //! deadline that received bytes do not extend. Existing small servers bound neither connections nor
 //! time, so this one is written here.
 
-mod places;
 pub mod probe;
 mod request;
+mod slots;
 
 use std::borrow::Cow;
 use std::io::{self, Read, Write};
@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::security::{Link, TlsAcceptor, TlsServer};
-pub(crate) use places::ComputeTurn;
-use places::{ConnectionSlot, ConnectionSlots, yield_to_others};
 use request::{HttpRefusal, REQUEST_LIMIT, host_of, parse};
 pub(crate) use request::{HttpRequest, HttpStatus};
+pub(crate) use slots::ComputeTurn;
+use slots::{ConnectionSlot, ConnectionSlots, yield_to_others};
 
 /// Time for a request to arrive.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time to read what a client still sends after its answer.
 const LAST_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How often a handshake looks at its deadline.
+/// How often a handshake checks its deadline.
 const HANDSHAKE_STEP: Duration = Duration::from_secs(1);
 
 /// First byte of every TLS connection; no HTTP request begins with it.
@@ -87,7 +87,7 @@ pub(crate) struct HttpServer {
     site: Site,
 }
 
-/// What all connections of a server share.
+/// State shared by all connections of a server.
 struct Site {
     /// The host of the requested address, without the port.
     host: String,
@@ -278,7 +278,7 @@ fn secured(stream: TcpStream, tls: Option<&TlsAcceptor>) -> io::Result<Option<Li
 
 fn converse(
     stream: TcpStream,
-    _place: &ConnectionSlot,
+    _slot: &ConnectionSlot,
     site: &Site,
     answer: &impl Fn(&HttpRequest) -> HttpAnswer,
 ) -> io::Result<()> {

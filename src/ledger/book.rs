@@ -67,7 +67,7 @@ fn write(file: &LedgerFile, ledger: &Ledger) -> Result<(), LedgerError> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LedgerRequest {
-    /// What it will spend.
+    /// Its planned cost.
     pub charge: Charge,
     /// Its stated budget for all pipelines together.
     pub budget: Option<Budget>,
@@ -84,7 +84,7 @@ impl LedgerRequest {
     fn enter(self, ledger: Ledger, identity: String) -> Result<Ledger, LedgerRefusal> {
         let Self { charge, budget, data_set, shared, started } = self;
         if shared && data_set.is_none() {
-            return Err(LedgerRefusal::NoData { stands: ledger.data_set });
+            return Err(LedgerRefusal::NoData { recorded: ledger.data_set });
         }
         ledger.of_data(data_set.as_deref())?.with(LedgerEntry { identity, started, charge }, budget)
     }
@@ -140,7 +140,7 @@ pub fn enter(
     Ok(Some(LedgerPayment { entered, enter: Box::new(enter) }))
 }
 
-/// Reserves room beside entries and other reservations.
+/// Reserves room in addition to entries and other reservations.
 fn reserve(file: &LedgerFile, ledger: Ledger, request: &LedgerRequest) -> Result<Reservation, LedgerError> {
     let path = file.path();
     let refused = |refusal| LedgerError::Refused { path: path.into(), refusal };
@@ -149,7 +149,7 @@ fn reserve(file: &LedgerFile, ledger: Ledger, request: &LedgerRequest) -> Result
     Ok(Reservation::make(path, &text)?)
 }
 
-/// Checks that a ledger has room for a request beside entries and reservations, and changes
+/// Checks that a ledger has room for a request besides entries and reservations, and changes
 /// nothing.
 ///
 /// # Errors

@@ -38,22 +38,22 @@ pub enum CompositionError {
 pub enum LedgerRefusal {
     /// The stated budget differs from the ledger's.
     #[error(
-        "the budget of this data set is {stands}, and others count on it, but the pipeline file says {stated}: state the \
+        "the budget of this data set is {recorded}, and others count on it, but the pipeline file says {stated}: state the \
          same in all files; to change it for all, `hushflow ledger DIR --budget EPSILON,DELTA`"
     )]
     OtherBudget {
         /// The ledger's.
-        stands: Box<Budget>,
+        recorded: Box<Budget>,
         /// The pipeline's.
         stated: Box<Budget>,
     },
     /// The ledger belongs to another data set.
     #[error(
-        "this ledger is that of the data set {stands:?}, not of {named:?}: correct `data_set`, or name another directory"
+        "this ledger is that of the data set {recorded:?}, not of {named:?}: correct `data_set`, or name another directory"
     )]
     OtherData {
         /// The ledger's.
-        stands: String,
+        recorded: String,
         /// The pipeline's.
         named: String,
     },
@@ -61,12 +61,12 @@ pub enum LedgerRefusal {
     #[error(
         "{}, but nothing says which data are read here: name them, with data_set = {example:?} under [ledger] in the pipeline file, \
          or with --data-set {example}; data of another name have a ledger of their own",
-        stands.as_ref().map_or("this ledger is for one data set".into(), |name| format!("this ledger is that of the data set {name:?}")),
-        example = stands.as_deref().unwrap_or("flights")
+        recorded.as_ref().map_or("this ledger is for one data set".into(), |name| format!("this ledger is that of the data set {name:?}")),
+        example = recorded.as_deref().unwrap_or("flights")
     )]
     NoData {
         /// Name of the ledger's data set, if it has one yet.
-        stands: Option<String>,
+        recorded: Option<String>,
     },
     /// No guarantee exists that could be within the budget.
     #[error(
@@ -122,7 +122,7 @@ pub enum LedgerError {
     },
     /// The content is intact but unknown.
     #[error(
-        "{}: the ledger was written by a newer version, or is none ({reason}): use the newer program, or restore the ledger from a copy",
+        "{}: the ledger was written by a newer version, or is not a ledger ({reason}): use the newer program, or restore the ledger from a copy",
         path.display()
     )]
     Content {
@@ -148,7 +148,7 @@ pub enum LedgerError {
     /// The entry that paid for a state directory is gone.
     #[error(
         "{}: this ledger has no entry {identity}, which paid for what the state directory has published: it was removed, rolled \
-         back or replaced, and others may have spent past it: restore its newest copy, or name the ledger's new place under \
+         back or replaced, and later spending may be missing: restore its newest copy, or name the ledger's new directory under \
          [ledger] in the pipeline file; if there is no copy, remove `enrolment` from the state directory, which is then charged again",
         path.display()
     )]

@@ -11,7 +11,6 @@
 //! entries. A release that bypasses it, or a run on a copy of a state directory, spends without an
 //! entry.
 
-mod account;
 mod book;
 mod budget;
 mod composition;
@@ -20,10 +19,10 @@ mod home;
 #[cfg(test)]
 mod tests;
 
-pub use account::LedgerAccount;
 #[cfg(test)]
 pub(crate) use book::enter_in;
 pub use book::{Book, LedgerRequest, confirm_room, enter, enter_once, set_budget, standing};
+pub use budget::LedgerAccount;
 pub use budget::{Budget, BudgetExceeded};
 pub use composition::{ComposedEpsilon, PureSpending};
 pub use error::{CompositionError, LedgerError, LedgerRefusal};
@@ -54,7 +53,7 @@ pub struct Charge {
     /// Larger kinds of entities that contain each entity of this unit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub within: Vec<String>,
-    /// How neighbouring streams differ.
+    /// The neighbour relation.
     pub neighbours: Neighbours,
     /// False if a seeded generator draws the noise: then the rest guarantees nothing.
     pub private: bool,
@@ -402,9 +401,9 @@ impl Ledger {
     /// [`LedgerRefusal::OtherData`] if it belongs to another data set.
     pub fn of_data(mut self, data_set: Option<&str>) -> Result<Self, LedgerRefusal> {
         match (&self.data_set, data_set) {
-            (Some(stands), Some(named)) if stands != named => {
-                let (stands, named) = (stands.clone(), named.into());
-                return Err(LedgerRefusal::OtherData { stands, named });
+            (Some(recorded), Some(named)) if recorded != named => {
+                let (recorded, named) = (recorded.clone(), named.into());
+                return Err(LedgerRefusal::OtherData { recorded, named });
             }
             (None, Some(named)) => self.data_set = Some(named.into()),
             _ => {}
@@ -417,11 +416,11 @@ impl Ledger {
     /// # Errors
     /// [`LedgerRefusal`] if the stated budget differs from the ledger's, or if it does not suffice.
     pub fn with(mut self, entry: LedgerEntry, stated: Option<Budget>) -> Result<Self, LedgerRefusal> {
-        if let (Some(stands), Some(stated)) = (&self.budget, &stated)
-            && stands != stated
+        if let (Some(recorded), Some(stated)) = (&self.budget, &stated)
+            && recorded != stated
         {
-            let (stands, stated) = (Box::new(stands.clone()), Box::new(stated.clone()));
-            return Err(LedgerRefusal::OtherBudget { stands, stated });
+            let (recorded, stated) = (Box::new(recorded.clone()), Box::new(stated.clone()));
+            return Err(LedgerRefusal::OtherBudget { recorded, stated });
         }
         self.budget = self.budget.or(stated);
         if let Some(budget) = &self.budget {

@@ -121,7 +121,7 @@ fn a_budget_remains_once_it_is_entered() {
     let ledger = ledger.with(one(), Some(two.clone())).unwrap().with(one(), None).unwrap();
     assert_eq!((ledger.budget.clone(), ledger.entries.len()), (Some(two.clone()), 3));
     let refused = ledger.clone().with(one(), Some(three.clone())).unwrap_err();
-    assert_eq!(refused, LedgerRefusal::OtherBudget { stands: Box::new(two), stated: Box::new(three) });
+    assert_eq!(refused, LedgerRefusal::OtherBudget { recorded: Box::new(two), stated: Box::new(three) });
     let wasteful = entry(charge(Neighbours::ReplaceOne, 0.1));
     assert!(
         matches!(ledger.with(wasteful, None), Err(LedgerRefusal::Exceeded(_))),
@@ -329,12 +329,12 @@ fn a_ledger_belongs_to_one_data_set() {
         Some(LedgerError::Refused { refusal, .. }) => Some(refusal),
         other => panic!("{other:?}"),
     };
-    assert_eq!(refusal(unnamed.clone()), Some(LedgerRefusal::NoData { stands: None }));
+    assert_eq!(refusal(unnamed.clone()), Some(LedgerRefusal::NoData { recorded: None }));
     enter_once(&path, charge(Neighbours::ReplaceOne, 4.0), Some("flights".into())).unwrap();
     let other = LedgerRequest { data_set: Some("weather".into()), ..request(None) };
     assert!(matches!(refusal(other), Some(LedgerRefusal::OtherData { .. })));
     let unnamed = refusal(unnamed).unwrap();
-    assert_eq!(unnamed, LedgerRefusal::NoData { stands: Some("flights".into()) });
+    assert_eq!(unnamed, LedgerRefusal::NoData { recorded: Some("flights".into()) });
     assert!(unnamed.to_string().contains("data_set = \"flights\" under [ledger]"), "{unnamed}");
     let nobody = enter_once(&path, charge(Neighbours::ReplaceOne, 4.0), None);
     assert!(matches!(nobody, Err(LedgerError::Refused { refusal: LedgerRefusal::NoData { .. }, .. })));

@@ -3,7 +3,6 @@
 //! A [`LineWriter`] turns estimates into a table, JSON lines or CSV: a line for every view, key and
 //! epoch. It writes the fields that identify the line; the [`Estimate`] writes the others.
 
-mod record;
 mod style;
 mod table;
 
@@ -14,14 +13,14 @@ use hushflow_mechanism::view::SecondMomentSource;
 use hushflow_mechanism::workload::Workload;
 use serde_json::{Map, Value, json};
 
-use crate::estimates::{Cell, Estimate, EstimateField, SentRecords, ends};
+use crate::estimates::{Cell, Estimate, EstimateField, EstimateRecord, SentRecords, ends};
 use crate::follow::{EpochEstimates, KeyEstimate, Subject};
 use crate::publication::Publication;
 use crate::state::HistoryStamp;
 use crate::time::epoch_start;
+
 use table::{TableLayout, TableRow, TableSizes};
 
-pub use record::records;
 pub use style::TableStyle;
 
 /// Output format of a view.
@@ -52,7 +51,7 @@ impl LineWriter {
     pub fn new(subject: &Subject, format: OutputFormat) -> Self {
         let parameters = subject.parameters();
         let names = parameters.named_keys().map(|key| parameters.key_name(key).chars().count());
-        // Those that are discovered later are not known.
+        // Keys that are discovered later are unknown.
         let unknown = if parameters.discovery().is_some() { 12 } else { 0 };
         let longest_key = names.max().unwrap_or(0).max(unknown);
         LineWriter { subject: subject.clone(), format, longest_key, headed: false }
@@ -284,7 +283,6 @@ impl<'a> EstimateLine<'a> {
 /// Titles of what every line has, whichever cells are chosen.
 const FIXED_TITLES: [&str; 7] = ["epoch", "from", "view", "key", "records", "weight", "quality"];
 
-/// Returns the titles of all cells of an estimate.
 fn titles_of_cells(estimate: &dyn Estimate) -> Vec<String> {
     let has_sent = estimate.moments().is_some_and(|moments| moments.sent().is_some());
     let sent = has_sent.then(|| SentRecords::TITLE.to_owned());
@@ -307,9 +305,9 @@ pub fn csv_line(fields: impl IntoIterator<Item = String>) -> String {
 fn cell(cell: &Cell) -> String {
     match *cell {
         Cell::Value(value, reach) => {
-            let places = places(reach);
+            let decimals = decimals(reach);
             match reach > 0.0 {
-                true => format!("{value:.places$} ± {reach:.places$}"),
+                true => format!("{value:.decimals$} ± {reach:.decimals$}"),
                 // At most four decimal places: sums weighted by a workload may have endless ones.
                 false => {
                     let text = format!("{value:.4}");
@@ -321,8 +319,8 @@ fn cell(cell: &Cell) -> String {
         Cell::Range(lower, f64::INFINITY) => format!("≥ {}", bound(lower)),
         Cell::Range(f64::NEG_INFINITY, upper) => format!("≤ {}", bound(upper)),
         Cell::Range(lower, upper) => {
-            let places = places(upper - lower);
-            format!("{lower:.places$} to {upper:.places$}")
+            let decimals = decimals(upper - lower);
+            format!("{lower:.decimals$} to {upper:.decimals$}")
         }
         Cell::AtMost(upper) => format!("≤ {}", bound(upper)),
         Cell::Word(word) => word.into(),
@@ -332,12 +330,12 @@ fn cell(cell: &Cell) -> String {
 
 /// Formats the end of an interval that has no other end, to three significant digits.
 fn bound(end: f64) -> String {
-    let places = (2.0 - end.abs().log10().floor()).clamp(0.0, 6.0) as usize;
-    format!("{end:.places$}")
+    let decimals = (2.0 - end.abs().log10().floor()).clamp(0.0, 6.0) as usize;
+    format!("{end:.decimals$}")
 }
 
 /// Decimal places up to the second significant digit of a width.
-fn places(width: f64) -> usize {
+fn decimals(width: f64) -> usize {
     if width > 0.0 && width.is_finite() { (1.0 - width.log10().floor()).clamp(0.0, 6.0) as usize } else { 0 }
 }
 
@@ -345,4 +343,31 @@ fn places(width: f64) -> usize {
 /// the line.
 fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// Returns the records of an epoch, in the order of its lines.
+pub fn records(subject: &Subject, epoch: &EpochEstimates) -> Vec<EstimateRecord> {
+    let record = |estimate: &KeyEstimate| EstimateLine::new(subject, estimate).record();
+    epoch.estimates.iter().map(record).collect()
+}
+
+impl EstimateLine<'_> {
+    fn record(&self) -> EstimateRecord {
+        let (by, view) = match &self.subject.publication {
+            Publication::Windows(windows) => ("estimator", windows.estimator().to_string()),
+            Publication::Moments(_) => ("view", self.view().into()),
+        };
+        let start = match &self.subject.parameters().epochs.schedule {
+            Schedule::ByTime(schedule) => schedule.start_of(self.first_epoch()),
+            Schedule::ByCount(_) => None,
+        };
+        let shown = self.estimate.shown_count();
+        let count = self.estimate.moments().map(|moments| shown.map(|count| (count, moments.noise.count)));
+        let counts = count.into_iter().flat_map(|count| EstimateField::noisy("count", &[], count));
+        let sent = self.sent();
+        let sent = sent.iter().flat_map(SentRecords::fields);
+        let fields = counts.chain(sent).chain(self.estimate.fields()).collect();
+        let private = self.subject.publication.is_private();
+        EstimateRecord { epoch: self.epoch, start, key: self.key().into(), by, view, private, fields }
+    }
 }

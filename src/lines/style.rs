@@ -1,6 +1,6 @@
 //! The style of tables: the width of the terminal, colours, and which cells were chosen.
 
-/// How a table is laid out.
+/// Layout of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableStyle {
     /// Width of the terminal; `None` in a pipe, where every line has all cells.

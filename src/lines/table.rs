@@ -8,12 +8,12 @@ use super::style::{TableStyle, wrap_words};
 const TABLE_COLUMNS: usize = 4;
 
 /// Minimum width of a cell in a pipe and on a terminal, without the space before it, and the width
-/// that it has on a terminal with room for it, which any usual number fits.
+/// that it has on a terminal with room for it, which fits nearly all numbers.
 const CELL: usize = 18;
 const NARROW_CELL: usize = 16;
 const WIDE_CELL: usize = 20;
 
-/// Least width of a terminal whose cells are wide.
+/// Minimum width of a terminal whose cells are wide.
 const WIDE: usize = 80;
 
 /// Width of a count on a terminal, without the space before it.

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{KeyColumn, Pipeline, PublicParameters};
 
-/// Most bytes of the name of a key: a longer one is not a key.
+/// Maximum number of bytes of the name of a key: a longer one is not a key.
 const MOST_BYTES: usize = 256;
 
-/// Most keys of a run, shown or not.
+/// Maximum number of keys of a run, shown or not.
 pub(crate) const MOST_KEYS: usize = 1 << 24;
 
 /// How keys are discovered.
@@ -23,7 +23,7 @@ pub struct KeyDiscovery {
     pub delta: f64,
     /// `share`: share of the budget that finds keys.
     pub share: f64,
-    /// `most`: number of keys that can be shown, each of which has a slot in every release.
+    /// `most`: number of keys that can be shown. Each has a slot in every release.
     pub most: u32,
     /// `at_least`: a key with fewer records is never shown.
     pub at_least: u64,
@@ -111,7 +111,6 @@ impl KeyTexts {
         Some(number)
     }
 
-    /// Returns the text of a number.
     pub(crate) fn text(&self, number: u32) -> Option<Arc<str>> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.texts.get(number as usize).cloned()

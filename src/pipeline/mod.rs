@@ -153,7 +153,7 @@ pub enum RowPolicy {
     Reject,
 }
 
-/// What a run does before it publishes epochs, if most rows don't count or nearly all epochs are
+/// Behaviour of a run before it publishes epochs, if most rows don't count or nearly all epochs are
 /// empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preflight {
@@ -426,9 +426,10 @@ impl Pipeline {
     /// assert_eq!(pipeline.columns[0].name, "dep_delay");
     /// assert_eq!(pipeline.privacy.clip_norm, 2f64.sqrt());
     ///
-    /// let mistyped = Pipeline::EXAMPLE.replace("horizon", "horizont");
-    /// let error = Pipeline::parse(&mistyped, "flights.toml".as_ref()).unwrap_err();
-    /// assert!(error.to_string().contains("epochs.horizont: unknown field: did you mean horizon?"));
+    /// let mistyped = Pipeline::EXAMPLE.replace("horizon", "horizont"); let error =
+    /// Pipeline::parse(&mistyped, "flights.toml".as_ref()).unwrap_err();
+    /// assert!(error.to_string().contains("epochs.horizont: unknown field: did you mean
+    /// horizon?"));
     /// # Ok::<(), hushflow::pipeline::PipelineError>(())
     /// ```
     pub fn parse(text: &str, path: &Path) -> Result<Pipeline, PipelineError> {
@@ -469,12 +470,12 @@ impl Pipeline {
 
     /// Returns the header of the public log.
     pub fn public_parameters(&self) -> PublicParameters {
-        let several = self.sources.iter().filter(|_| self.has_several_sources());
+        let named = self.sources.iter().filter(|_| self.has_several_sources());
         let training = self.training.as_ref();
         PublicParameters {
             name: self.name.clone(),
             rows: self.rows,
-            sources: several.filter_map(Source::public_clock).collect(),
+            sources: named.filter_map(Source::public_clock).collect(),
             id: self.id.clone(),
             columns: training.map_or(self.columns.clone(), |it| it.coordinates(self.privacy.clip_norm)),
             histograms: self.histograms.clone(),

@@ -7,7 +7,6 @@ mod estimator;
 mod histograms;
 mod ledger;
 mod release;
-mod size;
 mod source;
 mod sources;
 #[cfg(test)]
@@ -66,12 +65,13 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     });
     let training =
         optional(section, "training", |section| training::training(section, columns.as_deref(), &mut roles));
-    let usual = || training.as_ref().and_then(Option::as_ref).map(Training::workload).unwrap_or_default();
+    let default_workload =
+        || training.as_ref().and_then(Option::as_ref).map(Training::workload).unwrap_or_default();
     let release = match named {
         Some(_) => Some(Some(ReleaseSection::new(Some(StrategyName::default()), Workload::default()))),
-        None => optional(section, "release", |section| release::release(section, base, &usual())),
+        None => optional(section, "release", |section| release::release(section, base, &default_workload())),
     };
-    let unnamed = || ReleaseSection::new(None, usual());
+    let unnamed = || ReleaseSection::new(None, default_workload());
     let release = release.map(|release| release.unwrap_or_else(unnamed));
     let release = release.map(|mut release| {
         if let Some(Some(training)) = &training {

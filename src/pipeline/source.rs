@@ -46,7 +46,7 @@ pub struct SourceClock {
     pub name: String,
     /// How long an epoch stays open for this source after its end, in microseconds of its clock.
     pub lateness: i64,
-    /// What advances its clock.
+    /// Source of its clock.
     pub clock: ClockSource,
     /// [`Source::arrival`].
     pub arrival: Option<String>,
@@ -60,8 +60,8 @@ impl Source {
 
     /// Whether the source has no end: its run ends at the horizon, by a signal, or by
     /// `--until-idle`.
-    pub fn goes_on(&self) -> bool {
-        self.input.source().goes_on()
+    pub fn is_endless(&self) -> bool {
+        self.input.source().is_endless()
     }
 
     /// Source tag stored with each of its positions in the private log.

@@ -64,7 +64,7 @@ pub enum ModelKind {
     Gradients,
 }
 
-/// What a model predicts.
+/// Kind of a model's prediction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Target {
     /// A number between public bounds.

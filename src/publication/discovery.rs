@@ -7,7 +7,7 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use super::PublicationError;
 use crate::pipeline::PublicParameters;
 
-/// What noise and thresholds of discovered keys follow from, besides the noise multiplier.
+/// Parameters of the noise and the thresholds of discovered keys, besides the noise multiplier.
 #[derive(Clone, Copy, Debug)]
 pub struct DiscoverySetting {
     /// `[key] discover`.

@@ -43,7 +43,7 @@ pub enum PublicationError {
          a smaller one, such as a hundredth of what [privacy] has"
     )]
     DiscoveryDelta {
-        /// What it costs.
+        /// Its cost.
         cost: f64,
         /// δ.
         delta: f64,
@@ -124,7 +124,7 @@ pub enum PublicationError {
     Windows(Box<WindowEstimator>),
     /// The noise does not match `private` in the header.
     #[error(
-        "the publication says private = {private}, which its noise is not: use the operating system's noise \
+        "the header of the publication says private = {private}, but its noise is of the other kind: use the operating system's noise \
          for what is private, and a seed for simulations alone"
     )]
     Noise {

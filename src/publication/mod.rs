@@ -42,7 +42,7 @@ struct Header {
     strategy: Option<StrategyChoice>,
 }
 
-/// What a pipeline publishes.
+/// The publication of a pipeline.
 #[derive(Clone)]
 pub enum Publication {
     /// Moments, epoch by epoch.
@@ -66,8 +66,9 @@ impl Publication {
         let (parameters, private) = (pipeline.public_parameters(), pipeline.noise.is_private());
         let earlier = PublicReader::open(pipeline.log_directory(state)).ok();
         let earlier = earlier.and_then(|reader| Self::from_header(reader.header()).ok());
-        let goes_on = |earlier: &Self| *earlier.parameters() == parameters && earlier.is_private() == private;
-        if let Some(earlier) = earlier.filter(goes_on) {
+        let is_continued =
+            |earlier: &Self| *earlier.parameters() == parameters && earlier.is_private() == private;
+        if let Some(earlier) = earlier.filter(is_continued) {
             return if earlier.guarantee_holds()? { Ok(earlier) } else { Err(PublicationError::Promise) };
         }
         if let Some(windows) = WindowPublication::new(parameters.clone(), private)? {

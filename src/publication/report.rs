@@ -145,7 +145,7 @@ pub(super) struct WindowReport {
 }
 
 impl WindowReport {
-    /// Fields with one number per window, and what they hold of which statistic.
+    /// Fields with one number per window, and the statistic that each holds.
     fn numbers(&self) -> [(&'static str, &'static str, FieldPart); 3] {
         let value = |name| (name, name, FieldPart::Value);
         match self.is_covariance {

@@ -17,7 +17,7 @@
 //! product of their estimates with the difference of the records, learned from the first trials,
 //! guesses the stream in the others. The share of right guesses bounds μ from below
 //! ([`EventPair::mu`](hushflow_mechanism::audit::bound::EventPair::mu)), and the charge of all
-//! windows must be at least that. The audit reads no data and is no proof.
+//! windows must be at least that. The audit reads no data and is not a proof.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,7 @@ use super::{PublicationError, WindowPublication};
 /// Share of the trials from which the threshold is learned.
 const LEARNT: f64 = 0.25;
 
-/// Most windows that a trial estimates.
+/// Maximum number of windows that a trial estimates.
 const MAX_WINDOWS: usize = 32;
 
 /// Distance of an outlier from the middle of the bounds, in distances of the bounds.

@@ -21,7 +21,7 @@ use crate::pipeline::{PublicParameters, WindowEstimator};
 /// Largest share of δ for total variation, where it is divided.
 const VARIATION_SHARE: f64 = 1.0 / 16.0;
 
-/// Most halvings of a window's δ.
+/// Maximum number of halvings of a window's δ.
 const HALVINGS: i32 = 200;
 
 /// Slightly less than 1, so that parts do not exceed the whole.

@@ -245,7 +245,7 @@ impl WindowPublication {
 pub enum WindowEstimate {
     /// A robust mean.
     Mean {
-        /// What is estimated.
+        /// The estimate.
         question: Question,
         /// Number of columns of a record.
         columns: usize,

@@ -233,7 +233,7 @@ struct ClusterBootstrap<'a> {
     links: ProcessLinks,
     callers: Vec<Caller>,
     dropped: u64,
-    /// What was wrong with the last process that was dropped because it differs.
+    /// The difference of the last process that was dropped for it.
     last_difference: Option<&'static str>,
 }
 
@@ -374,7 +374,7 @@ impl ClusterBootstrap<'_> {
         if self.dropped.is_power_of_two() {
             let (dropped, address) = (self.dropped, caller.address);
             self.control.notice(&format!(
-                "{dropped} callers that are no process of this cluster were dropped; the last came from {address}: {reason}"
+                "{dropped} callers that are not processes of this cluster were dropped; the last came from {address}: {reason}"
             ));
         }
     }

@@ -91,7 +91,7 @@ pub enum ClusterError {
         missing: usize,
         /// Seconds waited.
         seconds: u64,
-        /// What differed in a caller, or how many callers were dropped.
+        /// The difference of a caller, or the number of callers that were dropped.
         reason: String,
     },
     /// A connected process ended before the dataflow started.
@@ -123,7 +123,7 @@ pub enum ClusterError {
     Different {
         /// The other process.
         process: usize,
-        /// What differs.
+        /// The difference.
         difference: &'static str,
     },
     /// The connections could not be handed to the dataflow.
@@ -142,7 +142,7 @@ pub fn is_lost_peer(panic: &PanicHookInfo<'_>) -> bool {
 /// Returns whether this panic of the engine means that another worker of this process was never
 /// started.
 pub fn is_missing_worker(panic: &PanicHookInfo<'_>) -> bool {
-    let engine = panic.location().is_some_and(|place| place.file().contains("timely_communication"));
+    let engine = panic.location().is_some_and(|location| location.file().contains("timely_communication"));
     let text = panic.payload().downcast_ref::<String>();
     engine && text.is_some_and(|text| text.contains("buzzer") || text.contains("RecvError"))
 }

@@ -1,7 +1,7 @@
 //! Reads the sources of a pipeline as a run does, and keeps nothing: no state, no journal, no
 //! release.
 
-use super::copies::DuplicateFilter;
+use super::duplicates::DuplicateFilter;
 use super::ingest::{SourceReaders, from_start};
 use super::preflight::ClosedEpochs;
 use super::progress::MergeProgress;
@@ -21,17 +21,17 @@ pub struct DryRunLimits {
     pub spread: bool,
 }
 
-/// What a run would make of the rows. Private.
+/// How a run would count the rows. Private.
 pub struct DryRun {
-    /// What became of the rows.
+    /// Outcomes of the rows.
     pub counters: RowCounters,
-    /// What they hold.
+    /// Survey of their values.
     pub survey: RowSurvey,
     /// The records among them.
     pub tally: RecordTally,
     /// Records that the limits of entities leave out, if entities are protected.
     pub left_out: Option<u64>,
-    /// What counts if entities are protected: records within their limits, or means of these.
+    /// Records that count if entities are protected: those within their limits, or means of these.
     pub counting: Option<u64>,
     /// The records of each entity in each epoch, if the limits of the dry run ask for them.
     pub spread: Option<EntitySpread>,
@@ -43,7 +43,7 @@ pub struct DryRun {
     pub is_whole: bool,
     /// Why a run could not read on. It is among the problems too.
     pub fault: Option<SourceError>,
-    /// What is wrong.
+    /// Problems of the rows.
     pub problems: Vec<Problem>,
 }
 
@@ -83,7 +83,7 @@ pub fn dry_run(pipeline: &Pipeline, limits: &DryRunLimits, progress: &mut dyn Fn
 
 /// The state of a dry run.
 struct Rehearsal {
-    copies: DuplicateFilter,
+    duplicates: DuplicateFilter,
     judge: RowJudge,
     tally: RecordTally,
     spread: Option<EntitySpread>,
@@ -100,7 +100,7 @@ struct Rehearsal {
 impl Rehearsal {
     fn new(pipeline: &Pipeline) -> Self {
         Rehearsal {
-            copies: DuplicateFilter::default(),
+            duplicates: DuplicateFilter::default(),
             judge: RowJudge::new(pipeline, 0, &[], None),
             tally: RecordTally::new(pipeline),
             spread: None,
@@ -124,13 +124,13 @@ impl Rehearsal {
                 if self.has_checked_first_rows {
                     return Ok(());
                 }
-                self.look(readers);
+                self.judge_first_rows(readers);
                 continue;
             };
             let event = readers[index].next_event();
             self.counters = RowCounters::default();
             readers.iter().for_each(|reader| self.counters += *reader.counters());
-            self.counters.copies = self.copies.found();
+            self.counters.duplicates = self.duplicates.found();
             progress(self.counters.rows);
             let reader = &readers[index];
             self.clocks.readers[index].count(reader.counters(), reader.unjudged());
@@ -140,7 +140,7 @@ impl Rehearsal {
                     self.clocks.readers[index].advance(mark, self.clocks.closed);
                 }
                 Ok(SourceEvent::End) => self.clocks.readers[index].ended = true,
-                // A run that reads a single source does not end its look.
+                // A run that reads a single source does not end its first check.
                 Err(fault) if readers.len() == 1 => return Err(fault),
                 Err(fault) => self.clocks.readers[index].fault = Some(fault),
             }
@@ -157,9 +157,8 @@ impl Rehearsal {
         }
     }
 
-    /// Adds records of a reader.
     fn add(&mut self, reader: usize, mut batch: RecordBatch) {
-        self.copies.take_out(&mut batch);
+        self.duplicates.take_out(&mut batch);
         self.judge.add(self.clocks.readers[reader].source, &batch.records);
         self.tally.add(&batch.records);
         self.spread.iter_mut().for_each(|spread| spread.add(&batch.records));
@@ -167,7 +166,7 @@ impl Rehearsal {
 
     /// Closes epochs after those that are `published`.
     fn close(&mut self, closed: &ClosedEpochs, published: u64, readers: &[SourceReader]) {
-        self.copies.forget(closed.epoch);
+        self.duplicates.forget(closed.epoch);
         let is_new = self.judge.close(closed.due, &closed.counters);
         if self.has_checked_first_rows && is_new && self.problems.is_empty() {
             let surveys = self.surveys(readers);
@@ -177,10 +176,10 @@ impl Rehearsal {
     }
 
     /// Judges the first rows, once.
-    fn look(&mut self, readers: &[SourceReader]) {
+    fn judge_first_rows(&mut self, readers: &[SourceReader]) {
         if !std::mem::replace(&mut self.has_checked_first_rows, true) {
             let (surveys, counters) = (self.surveys(readers), self.row_counters(readers));
-            self.problems = self.judge.look(&seen(&counters, &surveys), self.copies.found());
+            self.problems = self.judge.judge_first_rows(&seen(&counters, &surveys), self.duplicates.found());
             self.note_stop(0);
         }
     }
@@ -198,7 +197,7 @@ impl Rehearsal {
         (0..self.sources).take_while(|_| !readers.is_empty()).map(survey).collect()
     }
 
-    /// Returns what became of the rows of each source.
+    /// Returns the outcomes of the rows of each source.
     fn row_counters(&self, readers: &[SourceReader]) -> Vec<RowCounters> {
         let sum = |source| {
             let mut sum = RowCounters::default();
@@ -213,12 +212,12 @@ impl Rehearsal {
             let published = if self.has_checked_first_rows { self.clocks.closed } else { 0 };
             self.stops_after.get_or_insert(published);
         }
-        self.look(readers);
+        self.judge_first_rows(readers);
         let left_out = self.judge.entities().map(EntityCut::left_out);
         let counting = self.judge.entities().map(EntityCut::counting);
         let (surveys, counters) = (self.surveys(readers), self.row_counters(readers));
         let mut problems = self.problems;
-        for problem in self.judge.sum_up(&seen(&counters, &surveys), self.copies.found()) {
+        for problem in self.judge.sum_up(&seen(&counters, &surveys), self.duplicates.found()) {
             if !problems.iter().any(|found| found.is_same(&problem)) {
                 problems.push(problem);
             }

@@ -24,7 +24,7 @@ use crate::metrics::Metrics;
 use crate::source::{EpochMark, RecordBatch, RowCounters, RowSurvey, SourceEvent, SourceReader};
 use crate::state::IngestJournal;
 
-use super::copies::DuplicateFilter;
+use super::duplicates::DuplicateFilter;
 use super::preflight::{ClosedEpochs, RowGuard};
 use super::resume::{EpochResume, SourceResume};
 
@@ -53,7 +53,8 @@ pub(super) enum FeedMessage {
 pub(super) struct ClosedRun {
     /// The last epoch of the run.
     pub(super) last: u64,
-    /// Where the pipeline resumes after this epoch; only for the worker that passes it on.
+    /// Positions at which the pipeline resumes after this epoch; only for the worker that passes it
+    /// on.
     pub(super) resume: Option<EpochResume>,
 }
 
@@ -121,14 +122,14 @@ pub(super) struct RecordDistributor {
     block: Block,
     fault: Fault,
     metrics: Arc<Metrics>,
-    copies: DuplicateFilter,
+    duplicates: DuplicateFilter,
     /// The journal being read, if any. It is informed of closed epochs.
     ingest: Option<Arc<IngestJournal>>,
     /// Judges the rows.
     guard: Option<RowGuard>,
 }
 
-/// What a reader leaves at the end of a run. Private.
+/// Result of reading at the end of a run. Private.
 #[derive(Default)]
 pub(super) struct ReadOutcome {
     pub(super) counters: RowCounters,
@@ -166,9 +167,9 @@ pub(super) fn channels(
         (Outbox { messages: sender, waker }, Inbox { messages, activator })
     };
     let (workers, inboxes) = (0..workers).map(channel).unzip();
-    let (fault, metrics, copies) = (fault.clone(), Arc::clone(metrics), DuplicateFilter::default());
+    let (fault, metrics, duplicates) = (fault.clone(), Arc::clone(metrics), DuplicateFilter::default());
     let (block, ingest, guard) = (Block::default(), None, None);
-    let dealer = RecordDistributor { workers, turn: 0, block, fault, metrics, copies, ingest, guard };
+    let dealer = RecordDistributor { workers, turn: 0, block, fault, metrics, duplicates, ingest, guard };
     (dealer, WorkerFeed(Arc::new(inboxes)))
 }
 
@@ -250,17 +251,17 @@ impl RecordDistributor {
         self.deliver(&self.workers[self.turn], FeedMessage::Records(records))
     }
 
-    /// Whether the look at the first rows still goes on.
+    /// Whether the check of the first rows still goes on.
     pub(super) fn is_checking_first_rows(&self) -> bool {
         self.guard.as_ref().is_some_and(RowGuard::is_checking_first_rows)
     }
 
-    /// Whether closed epochs wait for the end of the look at the first rows.
+    /// Whether closed epochs wait for the end of the check of the first rows.
     pub(super) fn holds_epochs(&self) -> bool {
         self.guard.as_ref().is_some_and(RowGuard::holds_epochs)
     }
 
-    /// Ends the look at the first rows, if it is not over. Returns whether to continue.
+    /// Ends the check of the first rows, if it is not over. Returns whether to continue.
     pub(super) fn end_first_check(&mut self) -> bool {
         let closed = self.guard.as_mut().map_or(Ok(Vec::new()), RowGuard::end_first_check);
         self.send_epochs(closed)
@@ -287,8 +288,8 @@ impl RecordDistributor {
         false
     }
 
-    /// Ends the look at the first rows once it has seen enough. Returns whether to continue.
-    fn end_look_if_done(&mut self) -> bool {
+    /// Ends the check of the first rows once it has seen enough. Returns whether to continue.
+    fn end_first_check_if_done(&mut self) -> bool {
         !self.guard.as_ref().is_some_and(RowGuard::has_checked_first_rows) || self.end_first_check()
     }
 
@@ -296,7 +297,8 @@ impl RecordDistributor {
         &self.fault
     }
 
-    /// Reports the counters of all sources, with the copies found, to the metrics and to the guard.
+    /// Reports the counters of all sources, with the duplicates found, to the metrics and to the
+    /// guard.
     pub(super) fn update_counters(&mut self, counters: RowCounters) {
         self.metrics.record_read(&self.counted(counters));
         if let Some(guard) = &mut self.guard {
@@ -311,27 +313,27 @@ impl RecordDistributor {
         }
     }
 
-    /// Adds the copies found to `counters`.
+    /// Adds the duplicates found to `counters`.
     pub(super) fn counted(&self, counters: RowCounters) -> RowCounters {
-        RowCounters { copies: self.copies.found(), ..counters }
+        RowCounters { duplicates: self.duplicates.found(), ..counters }
     }
 
-    /// Hands records of a source to the next worker, without copies. Returns whether they were
+    /// Hands records of a source to the next worker, without duplicates. Returns whether they were
     /// accepted, as do `close` and `end`.
     pub(super) fn batch(&mut self, source: usize, mut batch: RecordBatch) -> bool {
-        self.copies.take_out(&mut batch);
+        self.duplicates.take_out(&mut batch);
         if let Some(guard) = &mut self.guard {
-            guard.add(source, &batch, self.copies.found());
+            guard.add(source, &batch, self.duplicates.found());
         }
         self.block.batches += usize::from(self.has_block());
         if batch.is_empty() {
-            return !self.fault.is_raised() && self.end_look_if_done();
+            return !self.fault.is_raised() && self.end_first_check_if_done();
         }
         if self.has_block() {
             self.block.records.append(batch.records);
-            return self.end_look_if_done();
+            return self.end_first_check_if_done();
         }
-        self.send_records(batch.records) && self.end_look_if_done()
+        self.send_records(batch.records) && self.end_first_check_if_done()
     }
 
     /// Adds closed epochs to those that wait to be reported to all workers, unless the guard holds
@@ -346,14 +348,14 @@ impl RecordDistributor {
                 self.hold(closed);
                 true
             }
-            Ok(None) => self.end_look_if_done(),
+            Ok(None) => self.end_first_check_if_done(),
             Err(refusal) => self.refuse(refusal),
         }
     }
 
     fn hold(&mut self, closed: ClosedEpochs) {
         let ClosedEpochs { epoch, rows, resumes: sources, judged, .. } = closed;
-        self.copies.forget(epoch);
+        self.duplicates.forget(epoch);
         self.metrics.record_closed(epoch, rows);
         if let Some(ingest) = &self.ingest {
             ingest.closed(epoch);

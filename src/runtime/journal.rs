@@ -48,10 +48,10 @@ pub(super) struct RunStart {
     pub(super) histories: Vec<(Entity, EntityHistory)>,
 }
 
-/// Data stored with an epoch beside its sums.
+/// Data stored with an epoch, besides its sums.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) enum EpochExtra {
-    /// Where a run resumes after it.
+    /// Positions at which a run resumes after it.
     Resume(EpochResume),
     /// Entities that took part in it.
     Admitted(Vec<Entity>),
@@ -134,7 +134,7 @@ impl RunStart {
                 machine.replay(sums.ok_or(RunError::Checkpoint)?)?;
             }
             if let Some(candidates) = &mut candidates {
-                // What the discovery adds to an epoch follows the sums and the values of the slots.
+                // The output of the discovery follows the sums and the values of the slots.
                 let added = frame.sums.get(width..).zip(frame.values.get(width..));
                 let (private, public) = added.ok_or(RunError::Checkpoint)?;
                 candidates.replay(frame.epoch, private, public)?;
@@ -432,7 +432,7 @@ fn ledger_request(
 /// Checks, without spending anything, that a ledger has room for a run.
 ///
 /// # Errors
-/// Those with which the run would end.
+/// The error with which the run would end.
 pub fn confirm_budget(
     pipeline: &Pipeline,
     publication: &Publication,
@@ -458,7 +458,7 @@ mod tests {
             participations: 2,
             min_separation: 2,
             records_per_epoch: 1,
-            several: RepeatPolicy::Keep,
+            repeat_policy: RepeatPolicy::Keep,
             sent_limit: None,
         };
         let mut histories = EntityHistories::new(limits);
@@ -467,8 +467,8 @@ mod tests {
         histories.advance(3, [b, a]).unwrap();
         assert!(histories.advance(4, [b]).is_err(), "too soon");
         assert!(histories.advance(9, [a]).is_err(), "too often");
-        let stands = |participations| EntityHistory { participations, last: 3 };
-        assert_eq!(histories.to_vec(), [(a, stands(2)), (b, stands(1))]);
+        let history = |participations| EntityHistory { participations, last: 3 };
+        assert_eq!(histories.to_vec(), [(a, history(2)), (b, history(1))]);
         let mut restored = EntityHistories::restored(limits, histories.to_vec());
         assert!(restored.advance(5, [b]).is_ok());
     }

@@ -60,10 +60,10 @@ const LENGTH: usize = 2;
 /// Bytes of a frame that holds one byte.
 pub const SHORT_FRAME: usize = LENGTH + 1 + TAG;
 
-/// Most bytes of plain text in a frame.
+/// Maximum number of bytes of plain text in a frame.
 const LARGEST: usize = u16::MAX as usize - TAG;
 
-/// What a process says of itself, and to which process.
+/// Greeting of a process: its identity and the process that it addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
     /// Number of the sender.

@@ -24,8 +24,8 @@
 //! those from that number on are late. A run that resumes waits for each source until it has
 //! reached that row again.
 //!
-//! A source whose clock is far ahead of w is paused, which bounds memory. While the first rows are
-//! [looked](super::preflight) at, so is one that has delivered its share of them.
+//! A source whose clock is far ahead of w is paused, which bounds memory. While the first rows
+//! are [checked](super::preflight), so is one that has delivered its share of them.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -35,17 +35,17 @@ use hushflow_mechanism::epochs::{LatePolicy, Schedule};
 use hushflow_operators::Fault;
 use tracing::debug;
 
-use super::copies::retain;
+use super::duplicates::retain;
 use super::feed::{ReadOutcome, RecordDistributor, TIMEOUT};
 use super::ingest::SourceReaders;
-use super::preflight::LOOK_ROWS;
+use super::preflight::FIRST_ROWS;
 use super::progress::MergeProgress;
 use crate::check::SourceRows;
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Source};
 use crate::source::{RecordBatch, RowCounters, RowSurvey, SourceError, SourceEvent, SourceReader};
 
-/// Most events of a source that may wait.
+/// Maximum number of waiting events of a source.
 const WAITING_EVENTS: usize = 4;
 
 /// Message from the reader of a source.
@@ -93,7 +93,7 @@ impl Merge {
             compares_all,
             late,
             horizon: pipeline.epochs.schedule.horizon(),
-            is_endless: pipeline.sources.iter().any(Source::goes_on),
+            is_endless: pipeline.sources.iter().any(Source::is_endless),
             is_live: false,
             control: control.clone(),
             late_records: Vec::new(),
@@ -184,12 +184,12 @@ impl Merge {
         }
         let waited = self.wait(sources, dealer.is_checking_first_rows());
         let is_silent = waited.is_none() && self.is_endless;
-        let goes_on = match waited {
+        let continues = match waited {
             Some((number, messages)) => self.take(number, messages, sources, dealer),
             None if dealer.fault().is_raised() => false,
             None => !(self.is_live && dealer.holds_epochs()) || dealer.end_first_check(),
         };
-        if !goes_on || !self.grow(sources, dealer) {
+        if !continues || !self.grow(sources, dealer) {
             return false;
         }
         for (source, clock) in sources.iter().zip(&mut self.clocks.readers) {
@@ -345,7 +345,7 @@ fn forward_events(mut reader: SourceReader, sender: &Sender<SourceMessage>) {
         let event = reader.next_event();
         let ends = matches!(event, Err(_) | Ok(SourceEvent::End));
         let counters = *reader.counters();
-        let is_first = counters.rows <= 2 * LOOK_ROWS;
+        let is_first = counters.rows <= 2 * FIRST_ROWS;
         let survey = (is_first || ends).then(|| Box::new(reader.survey().clone()));
         let (next_row, unjudged) = (reader.next_row(), reader.unjudged());
         let messages = SourceMessage { event, next_row, counters, unjudged, survey };

@@ -17,9 +17,9 @@
 
 mod bootstrap;
 mod cluster;
-mod copies;
 mod cuts;
 mod dry_run;
+mod duplicates;
 pub mod embed;
 mod feed;
 mod ingest;

@@ -1,4 +1,4 @@
-//! Where each partition of an embedder's input resumes.
+//! Positions at which the partitions of an embedder's input resume.
 //!
 //! An input notes the positions of its items. Before it closes an epoch, it records the position
 //! just before the first item of a later epoch, and the clock there. The commit of the epoch writes

@@ -1,14 +1,14 @@
-//! Guards a run against rows that don't count: the look at its first rows, before anything is
-//! charged or published, and with `preflight = "stop"` the judgement of later rows, before more is
+//! Guards a run against rows that don't count: by a check of its first rows, before anything is
+//! charged or published, and with `preflight = "stop"` by a judgement of later rows, before more is
 //! published.
 //!
 //! Records are dealt as they come; only the first closed epochs are held back, because nothing is
 //! committed before one closes. So no row is lost or reordered, and what is held is a few marks.
-//! The look ends after [`LOOK_ROWS`] rows, at the end of the input, or, in a live stream, when an
-//! epoch has closed and the next row has not arrived: a live stream is never delayed by a wait for
-//! more rows. Of several sources, [`LOOK_ROWS`] rows each are examined, so the look does not depend
-//! on which one is read first. If one of them is live, the look ends after a tenth of a second
-//! without a row.
+//! The first check ends after [`FIRST_ROWS`] rows, at the end of the input, or, in a live stream,
+//! when an epoch has closed and the next row has not arrived: a live stream is never delayed by a
+//! wait for more rows. Of several sources, [`FIRST_ROWS`] rows each are examined, so the first
+//! check does not depend on which one is read first. If one of them is live, the first check ends
+//! after a tenth of a second without a row.
 //!
 //! Later rows are judged whenever the clock closes epochs, before any of these is published. A run
 //! that stops there first commits the epochs before, each with the state of the judge. The next run
@@ -19,7 +19,7 @@
 //! of a first run fell back. What the limits of entities leave out is followed to the end of a
 //! first run if private problems are shown, and always where later rows are judged.
 //!
-//! What may decide: [`crate::check`].
+//! The rules that decide: [`crate::check`].
 
 use hushflow_operators::{Entity, EntityHistory};
 
@@ -29,8 +29,8 @@ use crate::control::Control;
 use crate::pipeline::{Pipeline, Preflight};
 use crate::source::{RecordBatch, RowCounters, RowSurvey};
 
-/// Number of rows of each source that the first look examines.
-pub(super) const LOOK_ROWS: u64 = 4096;
+/// Number of rows of each source that the first check examines.
+pub(super) const FIRST_ROWS: u64 = 4096;
 
 /// Epochs that the clock closes with one mark.
 pub(super) struct ClosedEpochs {
@@ -40,8 +40,8 @@ pub(super) struct ClosedEpochs {
     pub(super) due: u64,
     /// The number of rows of all sources at which their clocks closed it.
     pub(super) rows: u64,
-    /// Outcome of these rows of each source, without copies and without rows that an earlier run
-    /// has judged.
+    /// Outcome of these rows of each source, without duplicates and without rows that an earlier
+    /// run has judged.
     pub(super) counters: Vec<RowCounters>,
     /// The position at which each source, or each of its partitions, resumes.
     pub(super) resumes: Vec<SourceResume>,
@@ -55,13 +55,13 @@ pub(super) struct RowGuard {
     /// Whether several clocks are merged, where the merge decides when enough rows were examined.
     is_merging: bool,
     control: Control,
-    /// Whether rows after the look are judged too.
+    /// Whether rows after the first check are judged too.
     judges_later_rows: bool,
-    /// The look at the first rows, until it is over.
-    look: Option<FirstLook>,
+    /// The check of the first rows, until it is over.
+    first_check: Option<FirstCheck>,
     /// Rows of all sources.
     rows: u64,
-    copies: u64,
+    duplicates: u64,
     /// Whether the run began with the first epoch.
     is_first: bool,
     /// Problems that were reported to the operator.
@@ -71,8 +71,8 @@ pub(super) struct RowGuard {
     fallen: Vec<Problem>,
 }
 
-/// A look at the first rows.
-struct FirstLook {
+/// A check of the first rows.
+struct FirstCheck {
     /// Outcome and survey of the rows of each source.
     sources: Vec<(RowCounters, RowSurvey)>,
     /// Closed epochs that wait for its end.
@@ -81,7 +81,7 @@ struct FirstLook {
 
 impl RowGuard {
     /// Begins with the rows after the last committed epoch, unless the pipeline turns it off. Only
-    /// a run that publishes the first epoch looks at its first rows. Entities have these histories
+    /// a run that publishes the first epoch checks its first rows. Entities have these histories
     /// after the committed epochs.
     pub(super) fn new(
         pipeline: &Pipeline,
@@ -98,9 +98,9 @@ impl RowGuard {
                 is_merging: pipeline.has_several_sources() || pipeline.has_partitions(),
                 control: control.clone(),
                 judges_later_rows: pipeline.preflight == Preflight::Stop,
-                look: is_first.then(|| FirstLook::new(pipeline.sources.len())),
+                first_check: is_first.then(|| FirstCheck::new(pipeline.sources.len())),
                 rows: 0,
-                copies: 0,
+                duplicates: 0,
                 reported: Vec::new(),
                 fallen: Vec::new(),
             };
@@ -119,10 +119,10 @@ impl RowGuard {
         }
     }
 
-    /// Adds records of a source, which are dealt at once, without the `copies` found so far.
-    pub(super) fn add(&mut self, source: usize, batch: &RecordBatch, copies: u64) {
+    /// Adds records of a source, which are dealt at once, without the `duplicates` found so far.
+    pub(super) fn add(&mut self, source: usize, batch: &RecordBatch, duplicates: u64) {
         self.judge.add(source, &batch.records);
-        self.copies = copies;
+        self.duplicates = duplicates;
     }
 
     /// Notes the number of rows so far.
@@ -132,24 +132,24 @@ impl RowGuard {
 
     /// Records the outcome and the survey of the first rows of a source.
     pub(super) fn survey(&mut self, source: usize, rows: SourceRows<'_>) {
-        if let Some(look) = &mut self.look {
-            look.sources[source] = (rows.counters, rows.survey.clone());
+        if let Some(first_check) = &mut self.first_check {
+            first_check.sources[source] = (rows.counters, rows.survey.clone());
         }
     }
 
-    /// Whether the look has seen enough rows.
+    /// Whether the first check has seen enough rows.
     pub(super) fn has_checked_first_rows(&self) -> bool {
-        self.is_checking_first_rows() && !self.is_merging && self.rows >= LOOK_ROWS
+        self.is_checking_first_rows() && !self.is_merging && self.rows >= FIRST_ROWS
     }
 
-    /// Whether the look is not over.
+    /// Whether the first check is not over.
     pub(super) fn is_checking_first_rows(&self) -> bool {
-        self.look.is_some()
+        self.first_check.is_some()
     }
 
-    /// Whether closed epochs wait for the end of the look.
+    /// Whether closed epochs wait for the end of the first check.
     pub(super) fn holds_epochs(&self) -> bool {
-        self.look.as_ref().is_some_and(|look| !look.epochs.is_empty())
+        self.first_check.as_ref().is_some_and(|first_check| !first_check.epochs.is_empty())
     }
 
     /// Returns the epochs that may close now, or why the run must stop before. There is a survey of
@@ -163,8 +163,8 @@ impl RowGuard {
         if is_new && self.is_first && !self.judges_later_rows {
             self.report_fallen();
         }
-        if let Some(look) = &mut self.look {
-            look.epochs.push(closed);
+        if let Some(first_check) = &mut self.first_check {
+            first_check.epochs.push(closed);
             return Ok(None);
         }
         if self.judges_later_rows && is_new {
@@ -187,13 +187,13 @@ impl RowGuard {
         }
     }
 
-    /// Ends the look, if it is not over. Returns the epochs to close now, or why the run must not
-    /// begin.
+    /// Ends the first check, if it is not over. Returns the epochs to close now, or why the run
+    /// must not begin.
     pub(super) fn end_first_check(&mut self) -> Result<Vec<ClosedEpochs>, String> {
-        let Some(FirstLook { sources, mut epochs }) = self.look.take() else { return Ok(Vec::new()) };
+        let Some(FirstCheck { sources, mut epochs }) = self.first_check.take() else { return Ok(Vec::new()) };
         let rows: Vec<_> =
             sources.iter().map(|(counters, survey)| SourceRows::new(*counters, survey)).collect();
-        let problems = self.judge.look(&rows, self.copies);
+        let problems = self.judge.judge_first_rows(&rows, self.duplicates);
         self.forget_entities(self.control.shows_private());
         if let Some(problem) = problems.iter().find(|problem| problem.stops) {
             // Without the operator's word a run stops for public facts alone.
@@ -209,19 +209,20 @@ impl RowGuard {
         Ok(epochs)
     }
 
-    /// Ends the look at the end of the input. Without a row, which is public, no epoch closes.
+    /// Ends the first check at the end of the input. Without a row, which is public, no epoch
+    /// closes.
     pub(super) fn end_input(&mut self) -> Result<Vec<ClosedEpochs>, String> {
-        if self.look.is_some() && self.rows == 0 {
-            self.look = None;
+        if self.first_check.is_some() && self.rows == 0 {
+            self.first_check = None;
             return Ok(Vec::new());
         }
         self.end_first_check()
     }
 
     /// Returns the lines for the operator about all rows of each source, except problems that the
-    /// look has reported.
+    /// first check has reported.
     pub(super) fn private_notices(&self, sources: &[SourceRows<'_>]) -> Vec<String> {
-        let problems = self.judge.sum_up(sources, self.copies).into_iter();
+        let problems = self.judge.sum_up(sources, self.duplicates).into_iter();
         problems
             .filter(|problem| !self.reported.iter().chain(&self.fallen).any(|known| known.is_same(problem)))
             .map(|problem| private_notice("", &problem))
@@ -229,10 +230,10 @@ impl RowGuard {
     }
 }
 
-impl FirstLook {
+impl FirstCheck {
     fn new(sources: usize) -> Self {
         let sources = (0..sources).map(|_| Default::default()).collect();
-        FirstLook { sources, epochs: Vec::new() }
+        FirstCheck { sources, epochs: Vec::new() }
     }
 }
 
@@ -240,7 +241,7 @@ impl FirstLook {
 fn refusal(among: &str, problem: &Problem, preflight: &str) -> String {
     let message = &problem.message;
     format!(
-        "{among}{message} (hushflow check shows more; preflight = \"{preflight}\" in [source] goes on all the same)"
+        "{among}{message} (hushflow check shows more; preflight = \"{preflight}\" in [source] continues anyway)"
     )
 }
 

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::preflight::{ClosedEpochs, LOOK_ROWS};
+use super::preflight::{ClosedEpochs, FIRST_ROWS};
 use super::resume::SourceResume;
 use super::source::EPOCHS_AHEAD;
 use crate::pipeline::{Pipeline, Source};
@@ -13,7 +13,7 @@ use crate::state::Position;
 
 /// Progress of each reader and of all together.
 pub(super) struct MergeProgress {
-    /// Those of a source in the order of its partitions.
+    /// The readers of each source, in the order of its partitions.
     pub(super) readers: Vec<ReaderProgress>,
     /// Epochs up to this one are closed.
     pub(super) closed: u64,
@@ -49,12 +49,12 @@ pub(super) struct ReaderProgress {
     pub(super) fault: Option<SourceError>,
 }
 
-/// How long a reader may be silent before it is idle.
+/// Limits of a reader's silence before it counts as idle.
 #[derive(Clone, Copy, Default)]
 pub(super) struct SilenceLimits {
-    /// That of other partitions of its source.
+    /// Limit if other partitions of its source are active.
     partitions: Option<Duration>,
-    /// That of other sources.
+    /// Limit if other sources are active.
     sources: Option<Duration>,
 }
 
@@ -173,29 +173,28 @@ impl MergeProgress {
         &mut self.readers[last]
     }
 
-    /// Returns the readers of a source.
     pub(super) fn readers_of(&self, source: usize) -> impl Iterator<Item = usize> {
         (0..self.readers.len()).filter(move |&reader| self.readers[reader].source == source)
     }
 
     /// Takes why the run must stop: a source can't be read further, and all epochs that its clock
     /// has closed are closed. The number of published epochs then depends on the rows alone. A
-    /// silent source may never close them; `is_silent` stops the run all the same.
+    /// silent source may never close them; `is_silent` stops the run anyway.
     pub(super) fn take_fault(&mut self, is_silent: bool) -> Option<SourceError> {
         let is_over = |source: &&mut ReaderProgress| is_silent || source.closed <= self.closed;
         let mut failed = self.readers.iter_mut().filter(|source| source.fault.is_some());
         failed.find(is_over)?.fault.take()
     }
 
-    /// Returns the sources to read on: those that are not too far ahead. A look at the first rows
+    /// Returns the sources to read on: those that are not too far ahead. A check of the first rows
     /// has seen enough when there is none.
     pub(super) fn awaited(&self, is_checking_first_rows: bool) -> impl Iterator<Item = usize> {
         let reach = self.closed.saturating_add(EPOCHS_AHEAD);
-        let most_rows = if is_checking_first_rows { LOOK_ROWS } else { u64::MAX };
+        let most_rows = if is_checking_first_rows { FIRST_ROWS } else { u64::MAX };
         (0..self.readers.len()).filter(move |&number| {
             let source = &self.readers[number];
-            let goes_on = !source.ended && source.fault.is_none();
-            goes_on && source.closed <= reach && source.rows_read < most_rows
+            let continues = !source.ended && source.fault.is_none();
+            continues && source.closed <= reach && source.rows_read < most_rows
         })
     }
 

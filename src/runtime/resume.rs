@@ -1,4 +1,4 @@
-//! Where a run resumes after an epoch, as it is recorded with the epoch.
+//! Positions at which a run resumes after an epoch, as recorded with the epoch.
 
 use bincode::{DefaultOptions, Options};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use crate::connect::{PositionParts, journal};
 use crate::source::ResumePoint;
 use crate::state::{Position, RecoveredState, SourcePosition};
 
-/// Where a run resumes after an epoch.
+/// Positions at which a run resumes after an epoch.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct EpochResume {
     /// The position of each source, or of each of its partitions, in the order of the sources.
@@ -18,7 +18,7 @@ pub(super) struct EpochResume {
     pub(super) judged: Option<Box<JudgeState>>,
 }
 
-/// Where a source, or one of its partitions, resumes.
+/// Position at which a source, or one of its partitions, resumes.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct SourceResume {
     /// Index of the source.

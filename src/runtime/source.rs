@@ -25,8 +25,8 @@ pub(super) const EPOCHS_AHEAD: u64 = 256;
 /// [`EPOCHS_AHEAD`]. It bounds the memory of closed epochs.
 const COORDINATES_AHEAD: u64 = 1 << 18;
 
-/// Most epochs that are closed but not committed, where an epoch has this many coordinates. A sync
-/// then takes little of the time of its epochs, however small they are.
+/// Maximum number of epochs that are closed but not committed, where an epoch has this many
+/// coordinates. A sync then takes little of the time of its epochs, however small they are.
 pub(super) fn epochs_ahead(coordinates: u64) -> u64 {
     (COORDINATES_AHEAD / coordinates.max(1)).clamp(EPOCHS_AHEAD, 32 * EPOCHS_AHEAD)
 }
@@ -38,18 +38,18 @@ const IDLE: Duration = Duration::from_micros(100);
 pub(super) struct SourceStreams<'scope> {
     /// Records, at or before the time of their epoch.
     pub(super) records: StreamVec<'scope, u64, Records>,
-    /// Where a run resumes after each epoch, at its time or before; only from the process's first
-    /// worker.
+    /// Positions at which a run resumes after each epoch, at its time or before; only from the
+    /// process's first worker.
     pub(super) marks: StreamVec<'scope, u64, (u64, EpochResume)>,
     /// The last closed epoch, once the source has ended.
     pub(super) ends: StreamVec<'scope, u64, u64>,
 }
 
-/// Where a source operator begins.
+/// Start of a source operator.
 #[derive(Clone, Copy)]
 pub(super) struct SourceStart {
     pub(super) first_epoch: u64,
-    /// Most epochs that are closed but not committed.
+    /// Maximum number of epochs that are closed but not committed.
     pub(super) ahead: u64,
 }
 

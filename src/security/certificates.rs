@@ -9,7 +9,6 @@ use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, Error as TlsError, RootCertStore};
 
-use super::tls::in_words;
 use super::{SecurityError, TlsClient, TlsIdentity, TlsServer};
 
 pub(super) const ROOTS: &str = "tls_roots";
@@ -129,4 +128,32 @@ fn problem(field: &'static str, path: &Path, expected: &'static str, error: PemE
         PemError::Io(source) => SecurityError::File { field, path, source },
         _ => SecurityError::Pem { field, path, expected },
     }
+}
+
+/// Replaces Rust's names in a message of the library by words: `NoCipherSuitesInCommon` by `no
+/// cipher suites in common`.
+pub(super) fn in_words(message: &str) -> String {
+    let is_name = |word: &str| {
+        word.len() > 1
+            && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
+            && word[1..].bytes().any(|byte| byte.is_ascii_uppercase())
+            && word.bytes().any(|byte| byte.is_ascii_lowercase())
+    };
+    let split = |word: &str| {
+        let mut words = String::new();
+        for c in word.chars() {
+            if c.is_ascii_uppercase() && !words.is_empty() {
+                words.push(' ');
+            }
+            words.push(c.to_ascii_lowercase());
+        }
+        words
+    };
+    // A name may end where its values begin.
+    let words = message.split(' ').map(|word| {
+        let end = word.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(word.len());
+        let (name, rest) = word.split_at(end);
+        if is_name(name) { split(name) + rest } else { word.into() }
+    });
+    words.collect::<Vec<_>>().join(" ")
 }

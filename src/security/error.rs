@@ -35,7 +35,7 @@ pub(crate) enum SecurityError {
     Peer { peer: String, problem: TlsProblem },
 }
 
-/// What went wrong between two peers.
+/// Failure between two peers.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum TlsProblem {
     #[error("its certificate is not signed by a trusted root: name the root with {roots}")]
@@ -83,7 +83,7 @@ pub(crate) enum TlsProblem {
 
 impl SecurityError {
     /// Whether another attempt fails as well, until a person corrects something. Garbage and broken
-    /// handshakes may come from anyone on the way, so they are no reason to end a run.
+    /// handshakes may come from anyone on the way, so they don't end a run.
     pub(crate) fn is_lasting(&self) -> bool {
         !matches!(
             self,

@@ -9,7 +9,7 @@ use rustls::{
     ServerConfig, ServerConnection,
 };
 
-use super::certificates::{CLIENT_ROOTS, ROOTS};
+use super::certificates::{CLIENT_ROOTS, ROOTS, in_words};
 use super::{SecurityError, TlsClient, TlsProblem};
 
 /// An encrypted connection.
@@ -200,7 +200,7 @@ fn explained(error: TlsError, roots: &'static str, is_certified: bool) -> TlsPro
         },
         TlsError::NoCertificatesPresented => TlsProblem::NoCertificate { roots },
         TlsError::AlertReceived(AlertDescription::CertificateRequired) => TlsProblem::CertificateRequired,
-        // What servers of some years ago say instead.
+        // The message of older servers.
         TlsError::AlertReceived(AlertDescription::BadCertificate | AlertDescription::HandshakeFailure)
             if !is_certified =>
         {
@@ -257,34 +257,6 @@ fn refusal(alert: AlertDescription) -> &'static str {
             "it is not valid there: check its name, its root, and that it may be used for this end of a connection"
         }
     }
-}
-
-/// Replaces Rust's names in a message of the library by words: `NoCipherSuitesInCommon` by `no
-/// cipher suites in common`.
-pub(super) fn in_words(message: &str) -> String {
-    let is_name = |word: &str| {
-        word.len() > 1
-            && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
-            && word[1..].bytes().any(|byte| byte.is_ascii_uppercase())
-            && word.bytes().any(|byte| byte.is_ascii_lowercase())
-    };
-    let split = |word: &str| {
-        let mut words = String::new();
-        for c in word.chars() {
-            if c.is_ascii_uppercase() && !words.is_empty() {
-                words.push(' ');
-            }
-            words.push(c.to_ascii_lowercase());
-        }
-        words
-    };
-    // A name may end where its values begin.
-    let words = message.split(' ').map(|word| {
-        let end = word.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(word.len());
-        let (name, rest) = word.split_at(end);
-        if is_name(name) { split(name) + rest } else { word.into() }
-    });
-    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Whether an error only means that nothing has arrived, or that nothing could be sent, in time.

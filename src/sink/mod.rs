@@ -41,7 +41,7 @@ struct EpochReader<C> {
 /// Turns the estimates of an epoch into what a sink writes.
 type Encode<C> = Box<dyn FnMut(&EpochEstimates) -> C + Send>;
 
-/// What a sink writes of an epoch.
+/// Output of a sink for an epoch.
 struct EpochContent<C> {
     mark: EpochStamp,
     /// The lines or records of all views and keys.
@@ -123,7 +123,7 @@ pub enum SinkError {
     Thread(#[source] io::Error),
     /// The sink holds releases of another history than the log's.
     #[error(
-        "{name}: epoch {epoch} that it holds is not of the history in the state directory: let the sink have a new place, \
+        "{name}: its epoch {epoch} is not of the history in the state directory: name another destination for the sink, \
          or restore the directory"
     )]
     OtherHistory {
@@ -134,7 +134,7 @@ pub enum SinkError {
     },
     /// The sink has releases that the log doesn't have.
     #[error(
-        "{name}: it holds epoch {epoch}, but the log ends at epoch {end}: let the sink have a new place, or restore the \
+        "{name}: it holds epoch {epoch}, but the log ends at epoch {end}: name another destination for the sink, or restore the \
          state directory"
     )]
     Ahead {
@@ -152,7 +152,7 @@ impl SinkError {
     fn of(name: &str, trouble: RequestError) -> Self {
         match trouble {
             RequestError::Gone(source) => SinkError::Output(source),
-            RequestError::Passing(source) => SinkError::Io { path: name.into(), source },
+            RequestError::Transient(source) => SinkError::Io { path: name.into(), source },
             RequestError::Refused { path, problem } => SinkError::Server { path, problem },
             RequestError::Insecure(error) => {
                 SinkError::Server { path: name.into(), problem: error.to_string() }

@@ -31,7 +31,7 @@ const LAST_ATTEMPTS: u32 = 3;
 /// How long a server may take for an answer, and for the remaining epochs, once the run is stopped.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// What a sink does if its address can't be listened on.
+/// Behaviour of a sink whose address can't be bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenAddress {
     /// It fails.

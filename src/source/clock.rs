@@ -7,7 +7,6 @@ use hushflow_mechanism::epochs::{Assignment, Clock, DropReason, Schedule};
 use super::{EpochMark, ResumePoint, RowCounters};
 use crate::pipeline::Source;
 
-/// The clock of the epochs.
 pub(super) struct EpochClock {
     schedule: Schedule,
     /// Largest allowed advance of the clock by one row.

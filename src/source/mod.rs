@@ -116,7 +116,7 @@ pub struct EpochMark {
     pub read: Position,
 }
 
-/// Where a source resumes after an epoch.
+/// Position at which a source resumes after an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumePoint {
     /// The position of the next row.
@@ -174,8 +174,8 @@ pub struct RowCounters {
     pub past_clock: u64,
     /// Rows with a clock value in an epoch that rows before them have closed. Public.
     pub behind_clock: u64,
-    /// Copies of a record, dropped.
-    pub copies: u64,
+    /// Duplicates of a record, dropped.
+    pub duplicates: u64,
     /// Records that a disconnect has cut, dropped.
     pub cut_off: u64,
     /// Records of epochs that an earlier run closed, dropped: the input can't be read again.
@@ -229,7 +229,7 @@ impl RowCounters {
             early_clock: combine(self.early_clock, other.early_clock),
             past_clock: combine(self.past_clock, other.past_clock),
             behind_clock: combine(self.behind_clock, other.behind_clock),
-            copies: combine(self.copies, other.copies),
+            duplicates: combine(self.duplicates, other.duplicates),
             cut_off: combine(self.cut_off, other.cut_off),
             already_closed: combine(self.already_closed, other.already_closed),
         }

@@ -102,7 +102,7 @@ impl SourceReader {
         let (roles, shape) = FieldRoles::new(pipeline, source);
         let restarts = origin.has_new_input_after_restart();
         let position = if restarts { Position::START } else { resume.position };
-        let expects_header = !source.goes_on() && source.header.is_none();
+        let expects_header = !source.is_endless() && source.header.is_none();
         let survey = RowSurvey::new(&shape.wanted);
         let is_live = source.input.source().is_live();
         let mut rows = RowReader::open(origin, shape, expects_header, control, position)?;
@@ -149,7 +149,6 @@ impl SourceReader {
         SourceReader { row_limit: rows, ..self }
     }
 
-    /// The number of the next row.
     pub(crate) fn next_row(&self) -> u64 {
         self.epochs.clock.row
     }

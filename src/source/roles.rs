@@ -26,7 +26,7 @@ pub(super) struct FieldRoles {
     pub(super) key: Option<(usize, KeyNumbers)>,
     /// Field that identifies the entity, if entities are protected as a whole.
     pub(super) entity: Option<usize>,
-    /// Field that identifies copies.
+    /// Field that identifies duplicates.
     pub(super) id: Option<usize>,
     /// Field of the event time.
     pub(super) time: Option<usize>,
@@ -86,8 +86,8 @@ pub fn entity(name: &[u8]) -> Entity {
     Entity(half(Sha256::digest(name)))
 }
 
-/// Identifies copies of a record: half of the SHA-256 of all arguments. Only the id has a variable
-/// length, which precedes it.
+/// Identifies duplicates of a record: half of the SHA-256 of all arguments. Only the id has a
+/// variable length, which precedes it.
 pub(super) fn fingerprint(
     id: &[u8],
     key: u32,
@@ -113,7 +113,6 @@ fn numbers(texts: &[String]) -> TextNumbers {
     texts.iter().zip(0..).map(|(text, number)| (text.clone().into_bytes(), number)).collect()
 }
 
-/// Numbers of keys.
 pub(super) enum KeyNumbers {
     /// By the list of the pipeline.
     Listed(TextNumbers),

@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use super::{Defect, Stretches, ValueSurvey};
 use crate::format::row::Row;
 
-/// Most distinct unlisted keys that are kept.
+/// Maximum number of distinct unlisted keys that are kept.
 const UNLISTED_KEYS: usize = 1000;
 
-/// Most steps of a clock that are kept.
+/// Maximum number of steps of a clock that are kept.
 const LARGEST_STEPS: usize = 3;
 
 /// First rows whose times are searched for offsets from UTC, and, in a run, whose values are
@@ -61,7 +61,7 @@ pub struct ColumnSurvey {
     pub defect: Option<Defect>,
     /// Unreadable times that are whole numbers, such as seconds since 1970.
     pub numeric_times: u64,
-    /// Its values beside its bounds.
+    /// Its values compared with its bounds.
     pub values: ValueSurvey,
     /// Rows with and without a bin, if it is for a histogram alone.
     pub bins: BinSurvey,
@@ -70,7 +70,7 @@ pub struct ColumnSurvey {
 /// Rows by whether a histogram has a bin for them.
 #[derive(Clone, Copy, Default)]
 pub struct BinSurvey {
-    /// Rows of which it has one.
+    /// Number of rows with a value.
     pub with: u64,
     /// Rows with a value that can't be read or is not listed.
     pub without: u64,

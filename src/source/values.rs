@@ -1,7 +1,7 @@
 //! Compares the values of a column with its bounds: how many are beyond each, and the longest
 //! stretch of values that are mostly beyond one.
 //!
-//! Values are taken in blocks of [`BLOCK`], and a stretch is a series of blocks in each of which
+//! Values are taken in blocks of [`BLOCK`], and a stretch is a series of blocks, in each of which
 //! most values are beyond the same bound. Missing values don't count, so a sparse column has blocks
 //! over many rows. All of it is private.
 

@@ -70,7 +70,7 @@ pub(super) fn hold(
 }
 
 /// Opens the anchor of the log with this fingerprint for reading, without a lock.
-pub(super) fn look(anchors: &Path, fingerprint: ChainLink) -> Result<Box<dyn Storage>, StateError> {
+pub(super) fn open_shared(anchors: &Path, fingerprint: ChainLink) -> Result<Box<dyn Storage>, StateError> {
     match DirectoryStorage::shared(&anchor_directory(anchors, fingerprint)?) {
         Ok(directory) => Ok(Box::new(directory)),
         Err(StateError::Missing { path }) => Err(StateError::NotAnchored { path }),

@@ -153,12 +153,12 @@ fn is_shown_twice(call: usize, locks: bool) -> Option<bool> {
             let _ = store.map(|(mut store, _)| [4, 5].map(|epoch| store.commit(&[frame(epoch, 1)]).is_ok()));
         }
     };
-    let stood_still = Arc::new(AtomicBool::new(false));
+    let stalled = Arc::new(AtomicBool::new(false));
     disk.stall_at(call, {
         let (disk, copy, run_on_copy) = (disk.clone(), copy.clone(), run_on_copy.clone());
-        let stands_still = Arc::clone(&stood_still);
+        let stalled = Arc::clone(&stalled);
         move || {
-            stands_still.store(true, Ordering::Relaxed);
+            stalled.store(true, Ordering::Relaxed);
             let names = disk.names().unwrap();
             names.iter().for_each(|name| copy.put(name, &disk.content(name).unwrap()));
             if !locks {
@@ -168,7 +168,7 @@ fn is_shown_twice(call: usize, locks: bool) -> Option<bool> {
     });
     let first = open(&disk);
     let _ = first.map(|(mut store, _)| [4, 5].map(|epoch| store.commit(&[frame(epoch, 0)]).is_ok()));
-    if !stood_still.load(Ordering::Relaxed) {
+    if !stalled.load(Ordering::Relaxed) {
         return None;
     }
     if locks {

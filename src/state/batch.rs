@@ -55,9 +55,9 @@ impl CommittedEpoch for EpochFrame {
 /// The frames of epochs that are committed together.
 #[derive(Default)]
 pub(super) struct EncodedEpochs {
-    /// Those of the private log.
+    /// Frames of the private log.
     pub(super) private: SecretBytes,
-    /// Those of the public log.
+    /// Frames of the public log.
     pub(super) public: Vec<u8>,
     /// The link of each epoch.
     pub(super) links: Vec<ChainLink>,

@@ -27,8 +27,8 @@ pub(super) fn make_directory(path: &Path, mode: Mode, parents: Option<Mode>) -> 
     match (retry_on_intr(|| fs::mkdir(path, mode)), path.parent()) {
         (Err(Errno::NOENT), Some(parent)) if parent != Path::new("") => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let usual = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
-            match (make_directory(parent, parents.unwrap_or(usual), parents), parents) {
+            let default = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
+            match (make_directory(parent, parents.unwrap_or(default), parents), parents) {
                 (Ok(()), Some(mode)) => fchmod(open(parent, flags, Mode::empty())?, mode)?,
                 (Err(error), _) if error != Errno::EXIST => return Err(error),
                 _ => {}

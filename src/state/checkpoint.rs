@@ -31,11 +31,11 @@ pub(super) enum CheckpointSlot {
 }
 
 /// Reads both files.
-pub(super) fn look(storage: &dyn Storage) -> Result<[CheckpointSlot; 2], StateError> {
-    Ok([look_at(storage, CHECKPOINTS[0])?, look_at(storage, CHECKPOINTS[1])?])
+pub(super) fn read_slots(storage: &dyn Storage) -> Result<[CheckpointSlot; 2], StateError> {
+    Ok([read_slot(storage, CHECKPOINTS[0])?, read_slot(storage, CHECKPOINTS[1])?])
 }
 
-fn look_at(storage: &dyn Storage, name: &str) -> Result<CheckpointSlot, StateError> {
+fn read_slot(storage: &dyn Storage, name: &str) -> Result<CheckpointSlot, StateError> {
     let Some(file) = storage.read(name)? else { return Ok(CheckpointSlot::Absent) };
     let Some(frame) = read_only_frame(&*file)? else { return Ok(CheckpointSlot::Unreadable) };
     let CheckpointPayload { epoch, chain, .. } = frame.decode(&*file)?;

@@ -9,7 +9,7 @@
 //!
 //! Checkpoints are frequent, so segments begin and are removed in every run.
 //!
-//! Every attempt draws its releases anew, so drawing an epoch twice is detected.
+//! Every attempt draws fresh releases, so drawing an epoch twice is detected.
 
 use super::{
     EpochFrame, PublicHeader, PublicReader, RecoveredState, SourcePosition, StateError, Store, SumRetention,
@@ -80,7 +80,7 @@ impl CrashObserver {
     pub(super) fn start(&mut self, disk: &SimulatedDisk) -> Result<Option<Store>, BrokenPromise> {
         self.attempt += 1;
         let started = self.recover(disk);
-        self.look(disk, EPOCHS)?;
+        self.read_public_log(disk, EPOCHS)?;
         let Ok((store, _)) = started else { return Ok(None) };
         if store.committed() < self.acknowledged {
             return Err(format!("epoch {} of {} is lost", store.committed(), self.acknowledged));
@@ -98,7 +98,7 @@ impl CrashObserver {
             let last = if first % 4 == 0 { (first + 2).min(EPOCHS) } else { first };
             let batch: Vec<_> = (first..=last).map(|epoch| self.draw(epoch)).collect();
             let failed = store.commit(&batch).is_err();
-            self.look(disk, EPOCHS)?;
+            self.read_public_log(disk, EPOCHS)?;
             if failed {
                 return stays_stopped(&mut store, disk);
             }
@@ -122,7 +122,7 @@ impl CrashObserver {
     }
 
     /// Reads the public log up to epoch `last`, as anyone can at this moment.
-    pub(super) fn look(&mut self, disk: &SimulatedDisk, last: u64) -> Result<(), BrokenPromise> {
+    pub(super) fn read_public_log(&mut self, disk: &SimulatedDisk, last: u64) -> Result<(), BrokenPromise> {
         let Ok(mut reader) = PublicReader::of(Box::new(disk.clone())) else { return Ok(()) };
         for _ in 0..last {
             let Ok(Some(release)) = reader.next_frame() else { break };
@@ -156,7 +156,7 @@ impl CrashObserver {
             .then_some(())
             .ok_or("the encoder's state is another")?;
         drop(store);
-        self.look(disk, EPOCHS)?;
+        self.read_public_log(disk, EPOCHS)?;
         if self.seen.len() as u64 != committed {
             return Err(format!("{} of {committed} epochs are published", self.seen.len()));
         }
@@ -249,7 +249,7 @@ fn a_power_cut_at_any_call_of_the_recovery_breaks_no_promise() {
             at_every_call(DiskFault::Power, &disk.after_power_cut(loss), |_, disk| {
                 let recovered = world.recover(disk);
                 let mut world = world.clone();
-                world.look(disk, EPOCHS)?;
+                world.read_public_log(disk, EPOCHS)?;
                 drop(recovered);
                 LOSSES.iter().try_for_each(|&again| {
                     let found = disk.after_power_cut(again);

@@ -41,7 +41,7 @@ fn compacted() -> SimulatedDisk {
     disk
 }
 
-/// A log without checkpoints, hence in one segment.
+/// A log without checkpoints, so in one segment.
 fn in_one_segment() -> SimulatedDisk {
     let disk = SimulatedDisk::default();
     write_fixtures(&disk, SumRetention::All, false);

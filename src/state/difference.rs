@@ -10,7 +10,7 @@ use crate::time::epoch_start;
 /// Longer values are not printed.
 const SHOWN: usize = 60;
 
-/// Most epochs whose boundaries are compared.
+/// Maximum number of epochs whose boundaries are compared.
 const COMPARED_EPOCHS: u64 = 1 << 20;
 
 /// Returns the path of the first difference between two headers and both values, or `None` if they

@@ -12,7 +12,7 @@
 //! 4. the first epoch in the private log, which is then published.
 //!
 //! So every published epoch has an entry. A restart finds the entry by the identity and does not
-//! pay again; a newly made directory draws another identity and pays anew.
+//! pay again; a newly made directory draws another identity and pays again.
 //!
 //! An entry is never taken back. After a crash or a failed write between steps 2 and 4 it stays,
 //! and pays for what the directory publishes later. Removing it would be unsafe: a copy of the
@@ -22,7 +22,7 @@
 //! If the directory has not begun, a missing entry was never made; otherwise it has been lost.
 //!
 //! A directory that has not begun has published nothing. If the parameters of its log differ from
-//! the pipeline's, the log is begun anew, so a pipeline file that failed can be corrected.
+//! the pipeline's, the log is replaced, so a pipeline file that failed can be corrected.
 
 use super::{
     RecoveredState, StateSettings, Store, anchor,
@@ -184,8 +184,8 @@ impl Store {
     /// is absolute or relative to the state directory.
     ///
     /// # Errors
-    /// Those of `enter` and of [`open`](Self::open), and [`StateError::PrivateLogLost`] if releases
-    /// were paid for but their log is missing.
+    /// The errors of `enter` and of [`open`](Self::open), and [`StateError::PrivateLogLost`] if
+    /// releases were paid for but their log is missing.
     pub fn open_enrolled<E: From<StateError>>(
         path: &Path,
         header: &PublicHeader,

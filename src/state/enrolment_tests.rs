@@ -192,7 +192,7 @@ fn a_removed_log_cannot_restart_under_the_same_entry() {
     assert!(matches!(lost, LedgerError::State(StateError::PrivateLogLost { .. })), "{lost}");
     disk.lose("enrolment");
     live(&disk).unwrap();
-    assert_eq!(ledger(&disk).entries.len(), 2, "a directory that is made anew pays anew");
+    assert_eq!(ledger(&disk).entries.len(), 2, "a directory that is recreated pays again");
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_state_directory_whose_entry_is_missing_is_refused() {
     assert!(ledger(&disk).entry(&identity()).is_some());
 }
 
-/// A directory that has published nothing has paid nothing, and may begin anew with other
+/// A directory that has published nothing has paid nothing, and may start again with other
 /// parameters. One that has begun may not.
 #[test]
 fn parameters_can_be_corrected_only_before_the_first_release() {

@@ -12,7 +12,7 @@ pub enum StateError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What was attempted, as a verb with its object.
+        /// The attempt, as a verb with its object.
         action: &'static str,
         /// The system's error.
         source: io::Error,
@@ -81,7 +81,7 @@ pub enum StateError {
     },
     /// The list of followed files is too short for the position recorded in the log.
     #[error(
-        "{}: the list of followed files has {found} names, but the last run had come to number {expected}, and the rows of \
+        "{}: the list of followed files has {found} names, but the last run had read up to number {expected}, and the rows of \
          files that are not in it would be counted twice: restore it from the newest copy",
         path.display()
     )]
@@ -237,7 +237,7 @@ pub enum StateError {
     },
     /// The anchor is ahead of the state directory.
     #[error(
-        "{}: stands at run {generation}, epoch {epoch}, but its anchor {} has seen run {anchored_generation}, epoch \
+        "{}: its last epoch is {epoch}, of run {generation}, but its anchor {} has seen run {anchored_generation}, epoch \
          {anchored_epoch}: the directory is new, or was restored from an older copy, and going on would draw fresh \
          noise for published epochs: restore the newest state directory; to delete the anchor is to accept that epochs \
          are released twice, which (ε, δ) does not cover",
@@ -259,8 +259,8 @@ pub enum StateError {
     },
     /// The anchor records another history.
     #[error(
-        "{}: its release of epoch {epoch} is not the one that its anchor {} has seen: the directory is a copy that went \
-         on by itself: restore the newest state directory; to delete the anchor is to accept that epochs were released \
+        "{}: its release of epoch {epoch} is not the one that its anchor {} has seen: the directory is a copy that was \
+         continued separately: restore the newest state directory; to delete the anchor is to accept that epochs were released \
          twice, which (ε, δ) does not cover",
         path.display(), anchor.display()
     )]

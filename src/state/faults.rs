@@ -12,7 +12,7 @@ pub(super) enum DiskFault {
     Sync,
 }
 
-/// What a power cut leaves of unsynced changes.
+/// State of unsynced changes after a power cut.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PowerLoss {
     Everything,

@@ -41,7 +41,6 @@ struct NamesPayload {
     names: Vec<Vec<u8>>,
 }
 
-/// Content of a list.
 struct ListContent {
     names: Vec<Vec<u8>>,
     length: u64,

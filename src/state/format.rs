@@ -59,7 +59,6 @@ pub(super) enum HeaderFlaw {
     Role,
 }
 
-/// Returns the header of a file with this role.
 pub(super) fn file_header(role: FileRole) -> [u8; FILE_HEADER_LENGTH] {
     let mut bytes = [0; FILE_HEADER_LENGTH];
     bytes[0..8].copy_from_slice(&MAGIC);

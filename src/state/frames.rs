@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use zeroize::Zeroizing;
 
-/// What is public about a log before its first release.
+/// Public parameters of a log, known before its first release.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublicHeader {
     /// The public parameters as text (TOML or JSON); opaque to the state, which compares them byte

@@ -47,16 +47,16 @@ impl PackedWidth {
         // Copying all bytes is faster; the next integer overwrites those beyond the width.
         for row in rows {
             let length = row.len() * self.width;
-            let places = &mut bytes[at..at + length + SLACK];
+            let target = &mut bytes[at..at + length + SLACK];
             match row {
                 IntegerRow::Narrow(row) if self.width <= size_of::<i64>() => {
-                    for (place, integer) in (0..).step_by(self.width).zip(row) {
-                        places[place..place + size_of::<i64>()].copy_from_slice(&integer.to_le_bytes());
+                    for (start, integer) in (0..).step_by(self.width).zip(row) {
+                        target[start..start + size_of::<i64>()].copy_from_slice(&integer.to_le_bytes());
                     }
                 }
                 row => {
-                    for (place, integer) in (0..).step_by(self.width).zip(row.iter()) {
-                        places[place..place + WIDE].copy_from_slice(&integer.to_le_bytes());
+                    for (start, integer) in (0..).step_by(self.width).zip(row.iter()) {
+                        target[start..start + WIDE].copy_from_slice(&integer.to_le_bytes());
                     }
                 }
             }

@@ -29,7 +29,6 @@ mod public_directory;
 mod public_log;
 mod reader;
 mod recovery;
-mod reservation;
 mod resume;
 mod segments;
 mod storage;
@@ -63,10 +62,9 @@ pub use frames::{Checkpoint, EpochFrame, Position, PublicHeader, ReleaseFrame, S
 pub use ingest::{
     IngestJournal, IngestReader, IngestReport, JournalFull, WaitForRoom, verify_ingest, verify_ingest_from,
 };
-pub use ledger_file::LedgerFile;
+pub use ledger_file::{LedgerFile, Reservation};
 pub use private_log::Replay;
 pub use reader::PublicReader;
-pub use reservation::Reservation;
 pub use segments::SumRetention;
 pub use verify::{PublicReport, StateReport, is_public_alone, verify, verify_public, verify_with};
 
@@ -171,7 +169,7 @@ impl Store {
     /// As [`Store::open`], with `settings`.
     ///
     /// # Errors
-    /// Those of [`Store::open`], and [`StateError::BehindAnchor`] or
+    /// The errors of [`Store::open`], and [`StateError::BehindAnchor`] or
     /// [`StateError::ForkedFromAnchor`] for a directory that is behind its anchor or has another
     /// history.
     pub fn open_with(

@@ -30,7 +30,7 @@ pub(super) struct PrivateFacts {
     pub(super) end: u64,
     /// No readable frame proves that bytes after this offset were synced.
     pub(super) unproven: u64,
-    /// What follows the readable part.
+    /// State of the bytes after the readable part.
     pub(super) tail: LogTail,
     /// The last run, the last committed epoch, and its link.
     pub(super) head: LogHead,
@@ -52,16 +52,15 @@ pub(super) struct LogSegment {
 pub(super) struct LogPosition {
     /// The segment's number.
     pub(super) segment: u64,
-    /// The offset in it.
     pub(super) offset: u64,
 }
 
-/// What follows the readable part of a segment.
+/// State of the bytes after the readable part of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LogTail {
     /// Nothing.
     Clean,
-    /// What is left of a commit that was not acknowledged.
+    /// Rest of a commit that was not acknowledged.
     Torn,
     /// Bytes that had been synced: a later frame says so.
     Damaged,

@@ -26,7 +26,7 @@ pub(super) struct PublicFacts {
     pub(super) rest: PublicTail,
 }
 
-/// What follows the part of the public log that agrees with the private log.
+/// State of the public log after the part that agrees with the private log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PublicTail {
     /// Nothing.

@@ -90,7 +90,7 @@ fn run_once(world: &mut CrashObserver, disk: &SimulatedDisk, dice: &mut Dice) ->
                 store.checkpoint(epoch, &to_bytes(&encoder_after(epoch)))
             }
             2 => {
-                world.look(disk, dice.below(EPOCHS))?;
+                world.read_public_log(disk, dice.below(EPOCHS))?;
                 Ok(())
             }
             _ => {
@@ -99,7 +99,7 @@ fn run_once(world: &mut CrashObserver, disk: &SimulatedDisk, dice: &mut Dice) ->
                     (first..=(first + dice.below(3)).min(EPOCHS)).map(|epoch| world.draw(epoch)).collect();
                 let outcome = store.commit(&batch);
                 // Readers may be faster than the run.
-                world.look(disk, if dice.below(2) == 0 { EPOCHS } else { 0 })?;
+                world.read_public_log(disk, if dice.below(2) == 0 { EPOCHS } else { 0 })?;
                 world.acknowledged = store.committed().max(world.acknowledged);
                 outcome.map(drop)
             }

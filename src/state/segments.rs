@@ -15,11 +15,11 @@ use super::{
 /// How long exact sums stay in the private log after recovery no longer needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SumRetention {
-    /// Those of all epochs.
+    /// The sums of all epochs.
     All,
-    /// Those of the last n epochs.
+    /// The sums of the last n epochs.
     Epochs(u64),
-    /// Those committed in the last n seconds by the machine's clock.
+    /// The sums committed in the last n seconds by the machine's clock.
     Seconds(u64),
 }
 

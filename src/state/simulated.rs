@@ -107,7 +107,6 @@ impl SimulatedDisk {
         due.iter().for_each(|(_, meanwhile)| meanwhile.lock().unwrap()());
     }
 
-    /// Sets the number of free bytes.
     pub(super) fn set_free(&self, bytes: u64) {
         self.state().free = Some(bytes);
     }

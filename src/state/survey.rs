@@ -60,7 +60,7 @@ impl Survey {
         self.facts.public_log = storage.path_of(PUBLIC_LOG);
         let public = storage.read(PUBLIC_LOG)?;
         let public_length = public.as_ref().map_or(Ok(0), |file| file.length())?;
-        self.facts.checkpoints = checkpoint::look(storage)?;
+        self.facts.checkpoints = checkpoint::read_slots(storage)?;
         self.facts.begun = Enrolment::on(storage)?.is_some_and(|enrolment| enrolment.has_begun());
         let mut comparison = LogComparison::new(public.as_deref(), public_length)?;
         for number in segment_numbers(storage)? {
@@ -153,7 +153,7 @@ impl Survey {
     /// Returns the epoch of the newest checkpoint, 0 without one.
     pub(super) fn newest_checkpoint(&self) -> u64 {
         let slots = &self.facts.checkpoints;
-        match newest_checkpoint(slots).map(|place| slots[place]) {
+        match newest_checkpoint(slots).map(|index| slots[index]) {
             Some(CheckpointSlot::Intact { epoch, .. }) => epoch,
             _ => 0,
         }

@@ -60,11 +60,11 @@ pub fn verify(path: impl AsRef<Path>) -> Result<StateReport, StateError> {
 /// anchor, are in the report.
 pub fn verify_with(path: impl AsRef<Path>, settings: &StateSettings) -> Result<StateReport, StateError> {
     let storage = DirectoryStorage::shared(path.as_ref())?.published_in(settings.public.as_deref())?;
-    let look = |path: &Path| {
+    let open_anchor = |path: &Path| {
         let fingerprint = fingerprint(&storage)?;
-        Ok((anchor::look(path, fingerprint)?, fingerprint))
+        Ok((anchor::open_shared(path, fingerprint)?, fingerprint))
     };
-    Ok(report(&storage, settings.anchor.as_deref().map(look).transpose()))
+    Ok(report(&storage, settings.anchor.as_deref().map(open_anchor).transpose()))
 }
 
 /// Result of [`verify_public`] for a public log alone.
@@ -179,8 +179,8 @@ fn judge(directory: &Path, facts: &StateFacts) -> Result<(), StateError> {
         });
     }
     match facts.checkpoints.iter().position(|slot| *slot == CheckpointSlot::Unreadable) {
-        Some(place) => Err(StateError::Damaged {
-            path: directory.join(CHECKPOINTS[place]),
+        Some(index) => Err(StateError::Damaged {
+            path: directory.join(CHECKPOINTS[index]),
             offset: 0,
             damage: "the checkpoint fails its checksum; runs use the other one, or replay the log",
         }),

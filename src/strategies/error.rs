@@ -84,7 +84,7 @@ pub enum StrategiesError {
         reason: String,
     },
     /// It was changed after it was written.
-    #[error("{}: the checksum is wrong: the file was damaged or edited; write it anew with `hushflow optimize -o FILE`", path.display())]
+    #[error("{}: the checksum is wrong: the file was damaged or edited; write it again with `hushflow optimize -o FILE`", path.display())]
     FileChecksum {
         /// The file.
         path: PathBuf,
@@ -140,7 +140,7 @@ pub enum StrategiesError {
     },
     /// The text has no known form.
     #[error(
-        "no schedule is written `{found}`; expected `constant:W`, `linear:W` or `cosine:W`, with W steps of warm-up, or \
+        "unknown schedule `{found}`; expected `constant:W`, `linear:W` or `cosine:W`, with W steps of warm-up, or \
          `file:PATH`"
     )]
     UnknownSchedule {

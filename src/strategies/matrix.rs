@@ -12,7 +12,7 @@ use nalgebra::DMatrix;
 use super::StrategiesError;
 use crate::whole::{LimitedFile, NUMBERS};
 
-/// What stands before the path of a workload.
+/// Prefix of a workload that is read from a file; the path follows.
 const MATRIX: &str = "matrix:";
 
 /// Reads a nonempty matrix of finite numbers.
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(read("window:7").unwrap().to_string(), "window:7");
         let ahead = read("matrix:ahead.csv").unwrap_err().to_string();
         assert!(ahead.contains("ahead.csv: row 1, column 2 of the workload matrix is not 0"), "{ahead}");
-        assert!(read("matrices").unwrap_err().to_string().starts_with("no workload is written"));
+        assert!(read("matrices").unwrap_err().to_string().starts_with("unknown workload"));
     }
 
     #[test]

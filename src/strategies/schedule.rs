@@ -25,7 +25,7 @@ const LEAST: f64 = 0.01;
 pub enum LearningRates {
     /// A shape after a warm-up, in which rates grow linearly.
     Shape {
-        /// What follows the warm-up.
+        /// Phase after the warm-up.
         shape: RateShape,
         /// Number of steps of the warm-up.
         warm_up: u64,
@@ -108,7 +108,6 @@ impl LearningRates {
         }
     }
 
-    /// The rates of all steps.
     fn rates(&self, steps: u64) -> Result<Vec<f64>, StrategiesError> {
         let (shape, warm_up) = match self {
             Self::File(path) => return from_file(path, steps),

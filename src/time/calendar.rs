@@ -9,7 +9,7 @@ use jiff::{Span, Timestamp};
 
 use super::{micros, parse_duration, parse_span, time_zone, zoned};
 
-/// Most epochs of a calendar.
+/// Maximum number of epochs of a calendar.
 const LONGEST: u64 = 1 << 20;
 
 /// Microseconds in an hour.
@@ -48,7 +48,6 @@ impl EpochLength {
         }
     }
 
-    /// Whether it is a number of weeks.
     pub(crate) fn is_weeks(self) -> bool {
         matches!(self, Self::Calendar(span) if span.get_weeks() > 0)
     }

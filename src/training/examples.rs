@@ -205,7 +205,7 @@ impl Examples {
                 }
                 None => gradient.copy_from_slice(features),
             }
-            // Computed all the same, so that a blank row takes as long as any other.
+            // Computed anyway, so that a blank row takes as long as any other.
             if self.is_blank(row) {
                 gradient.fill(f64::NAN);
             }
@@ -307,17 +307,17 @@ mod tests {
     fn what_a_row_holds_moves_no_other_row() {
         let rows = |third: &str| format!("a,b\n1,0.5\n2,0.25\n{third}\n3,1\n4,-1\n");
         let training = "model = 'gradients', records = 5, batch_size = 5, passes = 1, order = 'source'";
-        let usual = gradients(&examples(&rows("0,0"), training).unwrap(), 1, &[0.0; 2]);
+        let complete = gradients(&examples(&rows("0,0"), training).unwrap(), 1, &[0.0; 2]);
         for third in [",", "1", "1,2,3", "x,1", "1e999,nan", "\"1\",\"y\""] {
             let other = examples(&rows(third), training).unwrap();
             assert_eq!(other.blank(), 1, "{third:?}");
             let found = gradients(&other, 1, &[0.0; 2]);
             assert!(found[2].iter().all(|value| value.is_nan()), "{third:?}");
             for row in [0, 1, 3, 4] {
-                assert_eq!(found[row], usual[row], "{third:?}");
+                assert_eq!(found[row], complete[row], "{third:?}");
             }
         }
-        assert_eq!(usual[0], [1.0, 0.5], "gradients keep their unit");
+        assert_eq!(complete[0], [1.0, 0.5], "gradients keep their unit");
         let few = examples("a,b\n1,2\n", training).err().unwrap();
         assert!(few.contains("the source has 1 rows, but [training] says records = 5"), "{few}");
     }

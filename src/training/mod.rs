@@ -71,7 +71,7 @@ impl TrainedModel {
     /// Takes the release of the next step.
     ///
     /// # Errors
-    /// [`TrainingError::Adam`] if it is no release of this run; the model must not be used
+    /// [`TrainingError::Adam`] if it is not a release of this run; the model must not be used
     /// afterwards.
     pub fn push(&mut self, released: &ReleasedEpoch) -> Result<(), TrainingError> {
         let (first, second) = (released.run(self.layout.first()), released.run(self.layout.second()));

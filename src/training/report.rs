@@ -14,7 +14,7 @@ use crate::publication::{MomentPublication, PublicationError};
 pub struct ModelReport {
     /// Name of the pipeline.
     pub name: String,
-    /// What was trained.
+    /// Kind of the model.
     pub model: ModelKind,
     /// Column that it predicts.
     #[serde(skip_serializing_if = "Option::is_none")]

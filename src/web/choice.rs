@@ -1,4 +1,4 @@
-//! What a request can choose: keys, an estimate, a workload, and a series of the estimate.
+//! Choices of a request: keys, an estimate, a workload, and a series of the estimate.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,9 +44,9 @@ impl Offer {
         let columns: Vec<_> = parameters.columns.iter().map(|column| column.name.clone()).collect();
         let mut estimators: Vec<(String, Arc<dyn ViewEstimator>)> = Vec::new();
         let log = parameters.log_facts();
-        let usual = ESTIMATORS.iter().filter(|kind| kind.flag.is_none());
-        let usual = usual.filter_map(|kind| kind.from_numbers(&[], &log).ok());
-        for estimator in views(contents).map(|view| Arc::clone(&view.estimator)).chain(usual) {
+        let default_estimators = ESTIMATORS.iter().filter(|kind| kind.flag.is_none());
+        let default_estimators = default_estimators.filter_map(|kind| kind.from_numbers(&[], &log).ok());
+        for estimator in views(contents).map(|view| Arc::clone(&view.estimator)).chain(default_estimators) {
             let name = name_of(&*estimator, &columns);
             if !estimators.iter().any(|(known, _)| *known == name) {
                 estimators.push((name, estimator));
@@ -70,7 +70,6 @@ impl Offer {
         self.estimators.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Workloads for an estimator.
     pub(super) fn workloads(&self, estimator: &dyn ViewEstimator) -> Vec<Workload> {
         match estimator.decays() {
             Some([first, _]) => vec![Workload::Adam(first)],
@@ -153,7 +152,7 @@ impl Offer {
             .find(|view| view.workload == workload && view.estimator.name() == estimator.name());
         let name = match named {
             Some(view) => view.name.clone(),
-            None => EstimateView::usual_name(&workload),
+            None => EstimateView::default_name(&workload),
         };
         Ok(EstimateView { name, workload, estimator, total: false, ..opening.clone() })
     }

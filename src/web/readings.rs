@@ -19,19 +19,19 @@ use crate::http::{ComputeTurn, HttpRequest};
 /// Readings in a document.
 const READINGS: u64 = 6000;
 
-/// Fewest and most epochs in a document, unless the log has fewer.
+/// Minimum and maximum number of epochs in a document, unless the log has fewer.
 const EPOCHS: (u64, u64) = (12, 480);
 
 /// Documents that are kept.
 const KEPT: usize = 16;
 
-/// How often the time of a computation passes before the next one.
+/// Pause after a computation, as a multiple of its duration.
 const REST: u32 = 10;
 
-/// Most epochs that are read in a turn, which ends after one that is selected.
+/// Maximum number of epochs that are read in a turn, which ends after one that is selected.
 const TURN_EPOCHS: usize = 64;
 
-/// What a document is about.
+/// Subject of a document.
 pub(super) struct ReadingsQuery {
     pub(super) subject: Subject,
     /// Keys in order; the number of keys stands for their total.
@@ -43,7 +43,6 @@ pub(super) struct ReadingsQuery {
     pub(super) reach: f64,
 }
 
-/// A range of epochs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct EpochRange {
     pub(super) from: Option<u64>,
@@ -194,7 +193,7 @@ impl KeptDocuments {
         published: u64,
         compute: impl FnOnce() -> Result<String, FollowError>,
     ) -> Result<Arc<str>, FollowError> {
-        let kept = self.place(name);
+        let kept = self.slot(name);
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = &*kept
             && (found.published == published || Instant::now() < found.due)
@@ -208,7 +207,7 @@ impl KeptDocuments {
         Ok(text)
     }
 
-    fn place(&self, name: &str) -> SharedDocument {
+    fn slot(&self, name: &str) -> SharedDocument {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = match all.iter().position(|(known, _)| known == name) {
             Some(at) => all.remove(at).1,

@@ -9,10 +9,10 @@ use crate::harness::{Lab, close, finish, hushflow, number, run, tail};
 
 /// A pipeline over 4000 rows of two users' columns, with little noise, followed by the text `more`.
 fn pipeline(lab: &Lab, settings: &str, more: &str) -> PathBuf {
-    let row = |place: usize| {
-        let (x, y) = ((place % 20) as f64 / 10.0 - 1.0, 3.0 + (place * 7 % 13) as f64 / 6.5);
-        let x = if place.is_multiple_of(11) { String::new() } else { x.to_string() };
-        format!("{},{x},{y},{}\n", ["a", "b"][place / 20 % 2], place % 900)
+    let row = |index: usize| {
+        let (x, y) = ((index % 20) as f64 / 10.0 - 1.0, 3.0 + (index * 7 % 13) as f64 / 6.5);
+        let x = if index.is_multiple_of(11) { String::new() } else { x.to_string() };
+        format!("{},{x},{y},{}\n", ["a", "b"][index / 20 % 2], index % 900)
     };
     lab.write("data.csv", String::from("k,x,y,user\n") + &(0..4000).map(row).collect::<String>());
     let text = format!(
@@ -63,22 +63,22 @@ fn adam_is_computed_in_every_form() {
         }
         assert_eq!((&line["second_workload"], &line["second_count"]), (&json!("adam:0.95"), &two["count"]));
         assert_eq!((&line["floor"], &line["stability"]), (&json!(2.0), &json!(1e-8)));
-        let share = |of: &Value, field: &str, place: usize| {
+        let share = |of: &Value, field: &str, index: usize| {
             let count = number(&of["count"]);
-            (1.0 - (number(&of["count_noise"]) / count).powi(2)) * number(&of[field][place]) / count
+            (1.0 - (number(&of["count_noise"]) / count).powi(2)) * number(&of[field][index]) / count
         };
-        for (place, column, centre, half_width) in [(0, "x", 0.0, 1.0), (1, "y", 3.0, 3.0)] {
+        for (index, column, centre, half_width) in [(0, "x", 0.0, 1.0), (1, "y", 3.0, 3.0)] {
             let value_of = |name: &str| number(&line[name][column]);
-            let m = centre + half_width * share(one, "first", place);
+            let m = centre + half_width * share(one, "first", index);
             close("m", &line["first_moment"][column], m, 1e-9);
             let v = centre * centre
-                + 2.0 * centre * half_width * share(two, "first", place)
-                + half_width * half_width * share(two, "second", place);
+                + 2.0 * centre * half_width * share(two, "first", index)
+                + half_width * half_width * share(two, "second", index);
             close("v", &line["second_moment"][column], v, 1e-9);
             let floored = v.max(2.0 * value_of("second_moment_noise"));
             close("floored v", &line["floored_second_moment"][column], floored, 1e-9);
             close("update", &line["update"][column], m / (floored.sqrt() + 1e-8), 1e-9);
-            let mean = share(one, "first", place);
+            let mean = share(one, "first", index);
             let noise = number(&one["first_noise"]).hypot(mean * number(&one["count_noise"]));
             let noise = half_width * noise / number(&one["count"]);
             close("noise of m", &line["first_moment_noise"][column], noise, 1e-9);

@@ -50,7 +50,7 @@ fn ndjson(rows: &[[Option<f64>; 3]]) -> String {
     text
 }
 
-/// ε is so large that the noise is small beside the moments of many rows.
+/// ε is so large that the noise is small relative to the moments of many rows.
 fn pipeline(path: &str, more: &str) -> String {
     format!(
         "name = 'rows'

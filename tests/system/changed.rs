@@ -1,5 +1,5 @@
-//! What a run has read of a file must stay: a resumed run refuses a file whose earlier rows have
-//! moved, which would count rows twice, and reads one that has only grown.
+//! The part of a file that a run has read must stay unchanged: a resumed run refuses a file whose
+//! earlier rows have moved, which would count rows twice, and reads one that has only grown.
 
 use std::io::Write;
 
@@ -44,7 +44,7 @@ privacy = {{ epsilon = 1, delta = 1e-6 }}
     let ended = finish(&mut run(&pipeline(paths[1]), &state, 1));
     match reason {
         Some(reason) => {
-            ended.failed(1, &[reason, "the file has changed before the place where the last run stopped"]);
+            ended.failed(1, &[reason, "the file has changed before the position where the last run stopped"]);
             assert!(releases(&state) == published, "{paths:?}");
         }
         None => {

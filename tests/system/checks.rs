@@ -1,4 +1,4 @@
-//! `hushflow check`, and the look at the first rows of a run: planted mistakes are found before
+//! `hushflow check`, and the check of the first rows of a run: planted mistakes are found before
 //! anything is published or spent, and neither shows anything of the rows to readers.
 
 use std::io::Write;

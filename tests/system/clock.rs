@@ -47,13 +47,13 @@ fn clock_jumps_do_not_change_releases() {
         let mut child = at(&library, time, run(&pipeline, &state, 2)).spawn().expect("the run starts");
         let enough = (life + 1) * 48;
         await_until("some more epochs are published", || {
-            witness.look().expect("no epoch is published twice") >= enough
+            witness.observe().expect("no epoch is published twice") >= enough
         });
         child.kill().expect("a child can be killed");
         wait(child);
     }
     finish(&mut run(&pipeline, &state, 1)).succeeded();
-    assert_eq!(witness.look(), Ok(STREAM.epochs as usize));
+    assert_eq!(witness.observe(), Ok(STREAM.epochs as usize));
     assert!(sums(&state) == expected_sums(&pipeline));
     finish(hushflow(["verify"]).arg(&state)).succeeded();
     let ledger = finish(hushflow(["ledger", "--json"]).arg(&state)).succeeded().json();

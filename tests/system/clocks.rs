@@ -125,19 +125,19 @@ fn delayed_doubled_and_jumping_copies_give_the_sums_of_the_policy() {
         assert!(check(&lab, &named("calm"), &source("plain", jump), 1) == plain, "no clock leaps here");
         if late == "drop" {
             let once = check(&lab, &named("once"), &source("doubled", "id = 'id'"), 2);
-            assert!(once == plain, "copies count once, and late ones not at all");
+            assert!(once == plain, "duplicates count once, and late ones not at all");
             let twice = check(&lab, &named("twice"), &source("doubled", ""), 1);
             assert!(twice != plain, "without an id they are records");
         }
     }
-    // A clock without protection closes all epochs. Without the look at the first rows, nothing
+    // A clock without protection closes all epochs. Without the check of the first rows, nothing
     // stops it; the default limit would.
     let source = "[source]\npath = 'jumping.csv'\nlargest_jump = '40000d'\n";
     let path = lab.write("believed.toml", pipeline(source, "6h", "drop"));
-    let looked = finish(&mut run(&path, &lab.path("looked"), 1));
-    looked.failed(1, &["no row arrived in nearly all of the epochs"]);
-    let usual = source.replace("largest_jump = '40000d'\n", "");
-    check(&lab, "usual", &pipeline(&usual, "6h", "drop"), 1);
+    let unchecked = finish(&mut run(&path, &lab.path("unchecked"), 1));
+    unchecked.failed(1, &["no row arrived in nearly all of the epochs"]);
+    let default = source.replace("largest_jump = '40000d'\n", "");
+    check(&lab, "default", &pipeline(&default, "6h", "drop"), 1);
     let source = source.replace("[source]", "[source]\npreflight = 'off'");
     let path = lab.write("believed.toml", pipeline(&source, "6h", "drop"));
     finish(&mut run(&path, &lab.path("believed"), 1)).succeeded();
@@ -145,8 +145,8 @@ fn delayed_doubled_and_jumping_copies_give_the_sums_of_the_policy() {
     assert!(counted <= 20, "all days closed at row 20");
 }
 
-/// Two feeds that share all flights, and a third with half of them again: copies, some of which are
-/// late in the feed where they arrive first.
+/// Two feeds that share all flights, and a third with half of them again: duplicates, some of which
+/// are late in the feed where they arrive first.
 fn feeds(lab: &Lab, flights: &FlightStreams) -> String {
     let (east, west): (Vec<_>, Vec<_>) = flights.rows.iter().enumerate().partition(|(at, _)| at % 3 == 0);
     let rows = |rows: Vec<(usize, &String)>| flights.csv(rows.into_iter().map(|(_, row)| row));

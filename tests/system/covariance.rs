@@ -70,10 +70,10 @@ fn the_report_has_the_estimate_and_its_cost() {
         report["covariance"],
         json(&[file, "--rho", "2", "--seed", "1", "--method", "pace"])["covariance"]
     );
-    let usual = json(&[file, "--rho", "2", "--seed", "1"]);
-    assert_eq!((&usual["method"], &usual["parts"]["selection"]), (&"shrunk".into(), &0.1.into()));
+    let default = json(&[file, "--rho", "2", "--seed", "1"]);
+    assert_eq!((&default["method"], &default["parts"]["selection"]), (&"shrunk".into(), &0.1.into()));
     assert_eq!(json(&[file, "--rho", "2", "--seed", "1", "--rounds", "9"])["method"], "pace");
-    assert_ne!(usual["covariance"], json(&[file, "--rho", "2", "--seed", "2"])["covariance"]);
+    assert_ne!(default["covariance"], json(&[file, "--rho", "2", "--seed", "2"])["covariance"]);
     let private = json(&[file, "--epsilon", "1", "--delta", "1e-6"]);
     assert_eq!(private["private"], true);
     let epsilon = private["guarantee"]["epsilon"].as_f64().unwrap();

@@ -25,8 +25,8 @@ fn score(line: &Value, name: &str) -> f64 {
 fn flights_of(csv: &str, key: &str) -> Vec<[f64; 2]> {
     let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let header = lines.next().expect("a header");
-    let place = |name| header.iter().position(|column| *column == name).expect("a column");
-    let (origin, columns) = (place("origin"), COLUMNS.map(place));
+    let index = |name| header.iter().position(|column| *column == name).expect("a column");
+    let (origin, columns) = (index("origin"), COLUMNS.map(index));
     let rows = lines.filter(|fields| fields[origin] == key);
     rows.filter_map(|fields| Some([fields[columns[0]].parse().ok()?, fields[columns[1]].parse().ok()?]))
         .collect()

@@ -18,17 +18,17 @@ const ROWS: usize = 24_000;
 
 /// Half of the rows have the key `often`, a quarter `second`; `late` comes in the second half. All
 /// others are the only row of their key.
-fn key(place: usize) -> String {
-    match place % 8 {
+fn key(index: usize) -> String {
+    match index % 8 {
         0..4 => "often".into(),
         4..6 => "second".into(),
-        6 if place >= ROWS / 2 => "late".into(),
-        _ => format!("rare-{place}"),
+        6 if index >= ROWS / 2 => "late".into(),
+        _ => format!("rare-{index}"),
     }
 }
 
 fn pipeline(lab: &Lab, rows: usize, more: &str) -> PathBuf {
-    let line = |place: usize| format!("{},{}\n", (place * 37 % 200) as f64 / 100.0 - 1.0, key(place));
+    let line = |index: usize| format!("{},{}\n", (index * 37 % 200) as f64 / 100.0 - 1.0, key(index));
     lab.write("data.csv", String::from("x,page\n") + &(0..rows).map(line).collect::<String>());
     let text = format!(
         "name = 'pages'
@@ -142,7 +142,7 @@ fn workers_processes_and_lost_epochs_change_nothing() {
 }
 
 #[test]
-fn a_run_that_goes_on_in_a_longer_file_keeps_its_slots() {
+fn a_run_that_resumes_in_a_longer_file_keeps_its_slots() {
     let lab = Lab::new();
     let state = lab.path("state");
     // Noise of the system: the second run reads secrets back.

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::harness::means::can_mount;
+use crate::harness::can_mount;
 use crate::harness::{
     Ended, Lab, PRIVATE_LOG, Stream, await_until, expected_sums, finish, hushflow, releases, run, sums, wait,
 };
@@ -26,7 +26,7 @@ fn lab() -> (Lab, PathBuf) {
 }
 
 /// Runs to the end; earlier releases must be unchanged.
-fn goes_on(pipeline: &Path, state: &Path, before: &[ReleaseFrame]) {
+fn resumes(pipeline: &Path, state: &Path, before: &[ReleaseFrame]) {
     finish(&mut run(pipeline, state, 2)).succeeded();
     let after = releases(state);
     assert!(after.starts_with(before), "an epoch that had been published is another now");
@@ -56,7 +56,7 @@ fn a_file_at_its_limit_ends_the_run_and_the_next_run_resumes() {
     }
     let before = releases(&state);
     assert!(!before.is_empty());
-    goes_on(&pipeline, &state, &before);
+    resumes(&pipeline, &state, &before);
 }
 
 /// Runs `script` with `$3` on a small separate file system, whose contents are copied to the lab at
@@ -84,7 +84,7 @@ fn a_full_disk_ends_the_run_and_the_next_run_resumes_with_space() {
     assert!(ended.err.contains("No space left on device"), "{}", ended.err);
     let before = releases(&lab.path("state"));
     assert!((1..STREAM.epochs as usize).contains(&before.len()), "{} epochs", before.len());
-    goes_on(&pipeline, &lab.path("state"), &before);
+    resumes(&pipeline, &lab.path("state"), &before);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_disk_mounted_read_only_is_refused_and_the_next_run_resumes() {
     let ended = on_a_small_disk(&lab, "64m", script, &pipeline);
     assert_eq!(ended.out, "run 1\ntail 0\n", "{}", ended.err);
     assert!(ended.err.contains("Read-only file system"), "{}", ended.err);
-    goes_on(&pipeline, &lab.path("state"), &releases(&lab.path("state")));
+    resumes(&pipeline, &lab.path("state"), &releases(&lab.path("state")));
 }
 
 /// A run that publishes nothing is charged nothing, whatever the size of the disk.
@@ -173,7 +173,7 @@ fn revoked_access_during_a_run_ends_it_and_the_next_run_resumes() {
     ended.failed(1, &["checkpoint", "Permission denied"]);
     let before = releases(&state);
     assert!((100..STREAM.epochs as usize).contains(&before.len()), "{} epochs", before.len());
-    goes_on(&file, &state, &before);
+    resumes(&file, &state, &before);
 }
 
 #[test]
@@ -194,5 +194,5 @@ fn a_revoked_permission_is_named_and_no_epoch_is_lost() {
         finish(&mut run(&pipeline, &state, 1)).failed(1, &[name, "chmod"]);
         set(name, closed);
     }
-    goes_on(&pipeline, &state, &before);
+    resumes(&pipeline, &state, &before);
 }

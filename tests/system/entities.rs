@@ -15,7 +15,7 @@ use hushflow::pipeline::Pipeline;
 
 /// Rows that pass the bound with these limits, by entity and epoch.
 fn bounded(pipeline: &Pipeline, limits: EntityLimits, rows: Vec<Assigned>) -> Vec<Assigned> {
-    let EntityLimits { participations, min_separation, records_per_epoch, several, .. } = limits;
+    let EntityLimits { participations, min_separation, records_per_epoch, repeat_policy, .. } = limits;
     let mut entities: BTreeMap<String, BTreeMap<usize, Vec<Assigned>>> = BTreeMap::new();
     for row in rows {
         entities.entry(row.entity.clone()).or_default().entry(row.epoch).or_default().push(row);
@@ -29,7 +29,7 @@ fn bounded(pipeline: &Pipeline, limits: EntityLimits, rows: Vec<Assigned>) -> Ve
                 continue;
             }
             admitted.push(epoch);
-            let rows = if several == RepeatPolicy::Average { averages(pipeline, rows) } else { rows };
+            let rows = if repeat_policy == RepeatPolicy::Average { averages(pipeline, rows) } else { rows };
             passed.extend(rows.into_iter().take(records_per_epoch as usize));
         }
     }
@@ -331,7 +331,7 @@ fn senders(lab: &Lab, more: &str) -> PathBuf {
     lab.write("senders.toml", text)
 }
 
-/// 600 people with six records each, of which three count; the workers count them together.
+/// 600 people with six records each. Three of the six count; the workers count them together.
 #[test]
 fn counters_show_what_limits_leave_out() {
     let lab = Lab::new();

@@ -86,7 +86,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 impl Left {
-    fn goes_on(&self) -> Result<(), String> {
+    fn resumes(&self) -> Result<(), String> {
         let (state, anchors) = (self.lab.path("state"), self.lab.path("anchors"));
         let verified = finish(hushflow(["verify", "--anchor"]).arg(anchors).arg(&state));
         let seen = releases(&self.lab.path("before"));
@@ -110,7 +110,7 @@ impl Left {
             copy(&before, &state);
             copy(&anchored, &anchors);
         };
-        self.goes_on().expect("a sound state directory");
+        self.resumes().expect("a sound state directory");
         restore();
         let all: Vec<_> = files(&state).into_iter().chain(files(&anchors)).collect();
         let mut refused = 0;
@@ -133,7 +133,7 @@ impl Left {
             };
             bytes[at as usize] ^= 1 << random.below(8);
             fs::write(path, bytes).expect("a file of the state");
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.goes_on()));
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.resumes()));
             refused += u64::from(outcome.unwrap_or_else(|_| panic!("{name}, byte {at}")).is_err());
             restore();
         }
@@ -163,7 +163,7 @@ fn a_changed_name_in_the_list_of_followed_files_is_refused() {
     finish(hushflow(["verify"]).arg(left.lab.path("state"))).failed(1, &parts);
     finish(run(&left.pipeline, &left.lab.path("state"), 1).args(left.arguments)).failed(1, &parts);
     fs::remove_file(&list).expect("the list can be removed");
-    let parts = ["followed", "has 0 names, but the last run had come to number 3"];
+    let parts = ["followed", "has 0 names, but the last run had read up to number 3"];
     finish(hushflow(["verify"]).arg(left.lab.path("state"))).failed(1, &parts);
     finish(run(&left.pipeline, &left.lab.path("state"), 1).args(left.arguments)).failed(1, &parts);
 }

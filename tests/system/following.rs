@@ -181,12 +181,12 @@ fn check_view(state: &Path, workload: &str, weight: impl Fn(i32, i32) -> f64) {
         let prefix = &prefixes[&key];
         assert_eq!(view.len(), 20);
         for (t, found) in view.iter().enumerate() {
-            for (place, &found) in found.iter().enumerate() {
-                let before = |i: usize| if i == 0 { 0.0 } else { prefix[i - 1][place] };
+            for (index, &found) in found.iter().enumerate() {
+                let before = |i: usize| if i == 0 { 0.0 } else { prefix[i - 1][index] };
                 let terms =
-                    (0..=t).map(|i| weight(t as i32 + 1, i as i32 + 1) * (prefix[i][place] - before(i)));
+                    (0..=t).map(|i| weight(t as i32 + 1, i as i32 + 1) * (prefix[i][index] - before(i)));
                 let expected: f64 = terms.sum();
-                let scale = 1.0 + prefix.iter().map(|sums| sums[place].abs()).fold(0.0, f64::max);
+                let scale = 1.0 + prefix.iter().map(|sums| sums[index].abs()).fold(0.0, f64::max);
                 assert!(
                     (found - expected).abs() <= 1e-10 * scale,
                     "{workload} {key} epoch {}: {found} for {expected}",

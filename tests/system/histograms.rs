@@ -10,16 +10,16 @@ use crate::harness::{Lab, finish, hushflow, number, tail};
 const ROWS: usize = 6000;
 
 /// The number x, a quarter of it outside of −2 to 2, and a text, in row `place`.
-fn row(place: usize) -> (f64, &'static str) {
-    let x = (place * 37 % 400) as f64 / 66.5 - 3.0;
-    (x, ["card", "cash", "card", "", "voucher"][place % 5])
+fn row(index: usize) -> (f64, &'static str) {
+    let x = (index * 37 % 400) as f64 / 66.5 - 3.0;
+    (x, ["card", "cash", "card", "", "voucher"][index % 5])
 }
 
 /// 10 epochs of 600 rows with x, a text, an entity and a key.
 fn pipeline(lab: &Lab, more: &str) -> PathBuf {
-    let line = |place: usize| {
-        let (x, text) = row(place);
-        format!("{x},{text},u{},{}\n", place % 2000, ["a", "b"][place % 2])
+    let line = |index: usize| {
+        let (x, text) = row(index);
+        format!("{x},{text},u{},{}\n", index % 2000, ["a", "b"][index % 2])
     };
     lab.write("data.csv", String::from("x,pay,user,key\n") + &(0..ROWS).map(line).collect::<String>());
     let text = format!(
@@ -79,7 +79,7 @@ fn bins_and_quantiles_are_right_in_every_form() {
     assert_eq!(std::fs::read_to_string(lab.path("lines.ndjson")).expect("a sink"), run.out);
     let lines = run.json();
     let [bins, middle] = [&lines[lines.len() - 2], &lines[lines.len() - 1]];
-    let all = exact((0..ROWS).map(|place| row(place).0));
+    let all = exact((0..ROWS).map(|index| row(index).0));
     check_counts(&bins["histograms"]["x"], &all);
     // A missing or unlisted text falls into no bin, and its row counts.
     check_counts(&bins["histograms"]["pay"], &[2400.0, 1200.0]);
@@ -95,10 +95,10 @@ fn bins_and_quantiles_are_right_in_every_form() {
         near("distribution", &distribution[edge], below, 0.01);
         assert!(number(&band[edge][0]) <= below + 1e-9 && number(&band[edge][1]) >= below - 1e-9, "{band}");
     }
-    let mut values: Vec<f64> = (0..ROWS).map(|place| row(place).0.clamp(-2.0, 2.0)).collect();
+    let mut values: Vec<f64> = (0..ROWS).map(|index| row(index).0.clamp(-2.0, 2.0)).collect();
     values.sort_by(f64::total_cmp);
-    for (place, q) in [(0, 0.5), (1, 0.9)] {
-        let found = &middle["quantiles"]["x"][place];
+    for (index, q) in [(0, 0.5), (1, 0.9)] {
+        let found = &middle["quantiles"]["x"][index];
         let truth = values[(q * ROWS as f64) as usize];
         assert_eq!(found["q"], json!(q));
         assert!(number(&found["interval"][0]) <= truth && truth <= number(&found["interval"][1]), "{found}");
@@ -196,7 +196,7 @@ fn empty_histograms_are_noticed() {
     }
 }
 
-/// A column that few rows have is no mistake; one that none has is.
+/// A column that few rows have is not a mistake; a column that no row has is one.
 #[test]
 fn sparse_columns_of_histograms_are_judged_by_their_values() {
     let lab = Lab::new();
@@ -262,7 +262,7 @@ fn a_tree_of_bins_lowers_the_noise_of_distributions() {
         last(&state, &["--view", "histogram"])["histograms"]["x"].clone()
     });
     let mut fine = [0.0; 256];
-    (0..ROWS).for_each(|place| fine[((row(place).0.clamp(-2.0, 1.9999) + 2.0) * 64.0) as usize] += 1.0);
+    (0..ROWS).for_each(|index| fine[((row(index).0.clamp(-2.0, 1.9999) + 2.0) * 64.0) as usize] += 1.0);
     check_counts(&flat, &fine);
     check_counts(&tree, &fine);
     let width = |found: &Value| {
@@ -277,8 +277,8 @@ fn a_tree_of_bins_lowers_the_noise_of_distributions() {
 #[test]
 fn a_row_counts_in_the_bins_of_what_it_has() {
     let lab = Lab::new();
-    let line = |place: usize| {
-        format!("{},{},t{}\n", if place.is_multiple_of(4) { "" } else { "0.3" }, 0.1, place % 2)
+    let line = |index: usize| {
+        format!("{},{},t{}\n", if index.is_multiple_of(4) { "" } else { "0.3" }, 0.1, index % 2)
     };
     lab.write("data.csv", String::from("x,y,text\n") + &(0..4000).map(line).collect::<String>());
     for (missing, expected, all) in
@@ -314,16 +314,16 @@ fn keys_and_entities_have_bins_too() {
     let keyed = lab.write("keyed.toml", text);
     finish(hushflow(["run"]).arg(keyed).arg("--state").arg(&state)).succeeded();
     let lines = finish(&mut tail(&state, &["--view", "histogram"])).succeeded().json();
-    for (place, edges) in [(0, [-2.0, 0.0, 2.0]), (1, [0.0, 1.5, 3.0])] {
-        let found = &lines[lines.len() - 2 + place]["histograms"]["x"];
+    for (index, edges) in [(0, [-2.0, 0.0, 2.0]), (1, [0.0, 1.5, 3.0])] {
+        let found = &lines[lines.len() - 2 + index]["histograms"]["x"];
         assert_eq!(found["edges"], json!(edges));
-        let own = (0..ROWS).filter(|row| row % 2 == place).map(|place| row(place).0);
+        let own = (0..ROWS).filter(|row| row % 2 == index).map(|index| row(index).0);
         let upper = own.filter(|x| *x >= edges[1]).count() as f64;
         check_counts(found, &[3000.0 - upper, upper]);
     }
     for (several, x) in [("keep", -3.0), ("average", 0.0)] {
         // Each entity sends −3 and then 3 in the same epoch.
-        let line = |place: usize| format!("{},u{}\n", [-3.0, 3.0][place % 2], place / 2);
+        let line = |index: usize| format!("{},u{}\n", [-3.0, 3.0][index % 2], index / 2);
         lab.write("pairs.csv", String::from("x,user\n") + &(0..4000).map(line).collect::<String>());
         let text = format!(
             "name = 'entities'\nsource.path = 'pairs.csv'\ncolumns = [{{ name = 'x', lower = -3, upper = 3 }}]

@@ -107,7 +107,7 @@ fn no_private_value_is_used_without_consent() {
     init(&lab, &["--columns", "delay:0:9", "--epsilon", "1", "--delta", "1e-6"])
         .failed(2, &["has no column \"delay\""]);
     init(&lab, &["--columns", "carrier:0:9", "--epsilon", "1", "--delta", "1e-6"])
-        .failed(2, &["are no numbers"]);
+        .failed(2, &["are not numbers"]);
     init(&lab, &["--columns", "dep_delay:9:0"]).failed(2, &["the smaller first"]);
     assert!(!lab.path("flights_jan2013.toml").exists());
 }
@@ -345,7 +345,7 @@ fn decimal_commas_and_swapped_days_are_refused_with_a_remedy() {
         finish(command.args(arguments).args(["--epsilon", "1", "--delta", "1e-6"]).current_dir(lab.path(".")))
     };
     init(&["commas.csv", "--columns", "x:0:9"]).failed(2, &["decimal commas", "write points"]);
-    // A column of such numbers is no person, though its texts repeat.
+    // A column of such numbers does not name people, though its texts repeat.
     let price = |row: u32| format!("K{};{},45;{}\n", row % 30, row % 50, row % 8);
     lab.write("prices.csv", format!("who;price;x\n{}", (0..300).map(price).collect::<String>()));
     let proposed = init(&["prices.csv"]);

@@ -204,7 +204,7 @@ fn killed_runs_count_every_record_once_after_lost_writes() {
         loop {
             let before = sender.safe;
             let ended = sender.send_and_kill(&state, &mut random);
-            let epochs = witness.look().expect("no epoch is published twice");
+            let epochs = witness.observe().expect("no epoch is published twice");
             if ended.code.is_some() {
                 ended.succeeded();
                 break;
@@ -217,7 +217,7 @@ fn killed_runs_count_every_record_once_after_lost_writes() {
         // One more run with nothing left to do reports numbers that the sender may have missed.
         sender.send(&state).succeeded();
         assert_eq!(sender.safe, stream.rows);
-        assert_eq!(witness.look(), Ok(stream.epochs as usize));
+        assert_eq!(witness.observe(), Ok(stream.epochs as usize));
         assert!(sums(&state) == case.expected, "the sums are not those of a run that nobody killed");
         finish(hushflow(["verify"]).arg(&state)).succeeded();
         std::fs::remove_dir_all(&state).expect("a state directory can be removed");

@@ -65,7 +65,7 @@ impl Kills {
         loop {
             let before = witness.seen.len();
             let was_running = strike(start(pipeline, state, &mut self.random), state, &mut self.random);
-            let published = witness.look().expect("no epoch is published twice");
+            let published = witness.observe().expect("no epoch is published twice");
             self.partial += usize::from((before + 1..epochs).contains(&published));
             self.killed += usize::from(was_running);
             if !was_running {
@@ -73,7 +73,7 @@ impl Kills {
             }
             lose_power(state, published, &mut self.random);
         }
-        assert_eq!(witness.look(), Ok(epochs));
+        assert_eq!(witness.observe(), Ok(epochs));
     }
 
     fn report(&self) {
@@ -162,7 +162,7 @@ fn a_lost_synced_epoch_is_detected() {
     let state = lab.path("state");
     harness::finish(&mut run(&pipeline, &state, 1)).succeeded();
     let mut witness = Witness::of(&state);
-    assert_eq!(witness.look(), Ok(20));
+    assert_eq!(witness.observe(), Ok(20));
     let (private, public) = (state.join(PRIVATE_LOG), state.join("public.log"));
     let end_of_epoch = |log: &Path, epoch| {
         frames(log).iter().filter(|frame| frame.epoch <= epoch).map(|frame| frame.end).max()
@@ -170,5 +170,5 @@ fn a_lost_synced_epoch_is_detected() {
     harness::cut(&private, end_of_epoch(&private, 12).expect("twelve epochs"));
     harness::cut(&public, end_of_epoch(&public, 10).expect("ten epochs"));
     harness::finish(&mut run(&pipeline, &state, 1)).succeeded();
-    assert_eq!(witness.look(), Err(13), "epochs 13 to 20 were drawn again");
+    assert_eq!(witness.observe(), Err(13), "epochs 13 to 20 were drawn again");
 }

@@ -133,7 +133,7 @@ fn random_bytes_and_silence_neither_stop_nor_join_a_cluster() {
         case.hosts.iter().for_each(|address| drop(stranger(address)));
     }
     let messages = case.check(vec![first, second]);
-    assert!(messages.contains("callers that are no process of this cluster were dropped"), "{messages}");
+    assert!(messages.contains("callers that are not processes of this cluster were dropped"), "{messages}");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_kill_during_bootstrap_ends_all_processes_at_once() {
     assert_eq!(wait(first).code, Some(1));
 }
 
-/// The first process waits for a header. The others connect to it all the same, and it notices when
+/// The first process waits for a header. The others connect to it meanwhile, and it notices when
 /// one of them ends.
 #[test]
 fn a_silent_source_does_not_keep_processes_from_connecting() {

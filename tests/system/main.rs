@@ -3,20 +3,20 @@
 //! of it.
 //!
 //! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `query`, `train`, `audit`,
-//!   `reproduction`,
-//!   `estimates`, `adam`, `pca`, `densities`, `weights`, `output`, `examples`, `init`.
+//!   `reproduction`, `estimates`, `adam`, `pca`, `densities`, `weights`, `lines`, `examples`,
+//!   `init`.
 //! - Releases: `methods`, `by_column`, `discovery`, `windows`, `overlapping`, `window_columns`,
-//!   `entities`, `totals`, `workers`, `statistics`.
+//!   `entities`, `workers`, `statistics`.
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
 //!   `clocks`.
 //! - Encrypted connections of sources, sinks and pages: `tls`.
 //! - Those that need a feature of their name, or `otel`: `kafka`, `postgres`, `s3`, `telemetry`.
-//! - Readers and sinks: `following`, `sinks`, `tables`, `stream_sinks`, `readers`, `watching`,
+//! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`,
 //!   `probes`, `web`, `elsewhere`, `serving`.
 //! - Failures: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
 //!   `spending`, `golden`, `soak`, `seeds`, `holding`, `flips`, `refusals`, `pressure`, `limits`.
 //! - Leaks: `oracle`.
-//! - The repository itself: `deploying`, `secrecy`, `tidy`, `units`.
+//! - The repository itself: `deploying`, `secrecy`, `tidy`.
 //! - Shared code: `harness`, `servers`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -25,7 +25,6 @@ mod adam;
 mod audit;
 mod brokers;
 mod by_column;
-mod calendar;
 mod calibrate_and_plan;
 mod changed;
 mod checks;
@@ -57,12 +56,12 @@ mod kills;
 mod lab;
 mod ledger;
 mod limits;
+mod lines;
 mod links;
 mod mean;
 mod methods;
 mod mistakes;
 mod oracle;
-mod output;
 mod overlapping;
 mod packed;
 mod parquet;
@@ -88,16 +87,12 @@ mod sockets;
 mod spending;
 mod statistics;
 mod stream_sinks;
-#[cfg(feature = "parquet")]
-mod tables;
 #[cfg(feature = "otel")]
 mod telemetry;
 mod terminal;
 mod tidy;
 mod tls;
-mod totals;
 mod train;
-mod units;
 mod watching;
 mod web;
 mod weights;

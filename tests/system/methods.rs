@@ -13,7 +13,7 @@ fn rows() -> impl Iterator<Item = [f64; 2]> {
     (0..ROWS).map(|i| [0.5 - (i % 16) as f64 / 16.0, 0.25 + (i % 3) as f64 / 8.0])
 }
 
-/// ε is so large that the noise is small beside the moments of many rows.
+/// ε is so large that the noise is small relative to the moments of many rows.
 fn pipeline(method: &str, records: usize, second_moments: &str, more: &str) -> String {
     format!(
         "name = 'methods'

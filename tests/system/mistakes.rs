@@ -2,8 +2,8 @@
 //! releases, the exit status and the output. Whatever a run with `preflight = "stop"` refuses,
 //! `hushflow check` reports.
 
+mod many_sources;
 mod middle;
-mod several;
 
 use std::path::{Path, PathBuf};
 
@@ -128,7 +128,8 @@ fn a_run_refuses_what_check_reports() {
             "key without rows",
             Some("no row has the listed key \"Romme\""),
         ),
-        // 42 % of the rows: the first ones in order of time, so that all that the look sees are.
+        // 42 % of the rows: the first ones in order of time, so that all that the first check sees
+        // are.
         (
             &right,
             vec![END_OF_INPUT, ("2020-03-01", "2020-03-18T12:00:00Z")],
@@ -222,7 +223,7 @@ fn most_arrivals_outside_of_the_epochs_stop_a_first_run() {
     assert_eq!(mistake.published(), 60);
 }
 
-/// What the clock had closed before a jump is published, whatever the number of workers.
+/// Epochs that the clock had closed before a jump are published, whatever the number of workers.
 #[test]
 fn a_refused_jump_leaves_a_number_of_epochs_that_depends_on_the_rows() {
     let jump = |data: String| {
@@ -237,7 +238,7 @@ fn a_refused_jump_leaves_a_number_of_epochs_that_depends_on_the_rows() {
         let mut lines = data.lines().map(|line| format!("{line}\n"));
         lines.next().into_iter().chain(lines.skip(odd).step_by(2)).collect::<String>()
     };
-    let several = "[[sources]]\nname = 'a'\npath = 'data.csv'\npreflight = 'stop'\n\
+    let many_sources = "[[sources]]\nname = 'a'\npath = 'data.csv'\npreflight = 'stop'\n\
                    [[sources]]\nname = 'b'\npath = 'b.csv'\npreflight = 'stop'\n";
     for round in 0..3 {
         for workers in [1, 3] {
@@ -249,7 +250,7 @@ fn a_refused_jump_leaves_a_number_of_epochs_that_depends_on_the_rows() {
             let lab = Lab::new();
             lab.write("data.csv", jump(half(0)));
             lab.write("b.csv", half(1));
-            let text = PIPELINE.replace("[source]\npath = 'data.csv'\npreflight = 'stop'\n", several);
+            let text = PIPELINE.replace("[source]\npath = 'data.csv'\npreflight = 'stop'\n", many_sources);
             let pipeline = lab.write("p.toml", text);
             let state = lab.path("state");
             finish(&mut run(&pipeline, &state, workers)).failed(1, &["largest_jump allows"]);
@@ -393,7 +394,7 @@ fn a_repaired_source_resumes_where_the_run_stopped() {
     // Rows of epochs that are published have been read: they must stay.
     let (bad, good) = (rows(15_000, 10_656), rows(15_000, usize::MAX));
     mistake.lab.write("data.csv", &good);
-    mistake.run(&[]).failed(1, &["has changed before the place where the last run stopped"]);
+    mistake.run(&[]).failed(1, &["has changed before the position where the last run stopped"]);
     let read = 1 + 288 * published as usize;
     let corrected = bad.split_inclusive('\n').take(read).chain(good.split_inclusive('\n').skip(read));
     mistake.lab.write("data.csv", corrected.collect::<String>());
@@ -406,7 +407,8 @@ fn newest_first(data: &str) -> String {
     lines.lines().rev().fold(format!("{header}\n"), |text, line| text + line + "\n")
 }
 
-/// Rows that wait for the end of the input may come newest first, more of them than the look sees.
+/// Rows that wait for the end of the input may come newest first, more of them than the first check
+/// sees.
 #[test]
 fn rows_that_wait_for_the_end_of_the_input_come_in_any_order() {
     let data = newest_first(&rows(9000, usize::MAX));
@@ -478,7 +480,8 @@ fn a_run_in_a_pipe_names_where_private_problems_are_shown() {
     assert!(!silent.err.contains(note), "{}", silent.err);
 }
 
-/// What no noise, no strategy or no bounds can give is reported with its place in the file.
+/// A request that no noise, strategy or bounds can fulfil is reported with its position in the
+/// file.
 #[test]
 fn problems_that_prevent_publication_are_reported_with_their_line() {
     let strategy = "strategy = 'square-root'";

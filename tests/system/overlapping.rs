@@ -265,7 +265,7 @@ fn a_window_that_will_be_refused_is_foretold() {
     let needed = planned["rows_needed"].as_u64().unwrap();
     assert_eq!((&planned["all_refused"], &planned["noise"]), (&true.into(), &Value::Null), "{planned}");
     let said = finish(hushflow(["plan".as_ref(), weekly.as_os_str()]).args(["--records-per-epoch", "168"]));
-    assert!(said.succeeded().out.contains("EVERY WINDOW WILL BE REFUSED"), "it says so");
+    assert!(said.succeeded().out.contains("EVERY WINDOW WILL BE REFUSED"), "the forecast warns");
     // The least number of epochs that it names suffices, one less does not.
     let least = needed.div_ceil(168);
     for (epochs, is_refused) in [(least - 1, true), (least, false)] {

@@ -71,7 +71,7 @@ fn estimators_of_files_read_every_format() {
         for file in ["semicolons.csv", "rows.parquet"] {
             assert_eq!(answer(file, &[]), plain, "{file}");
         }
-        // What columns there are must not depend on a row.
+        // The set of columns must not depend on a row.
         let mut unnamed = hushflow(command);
         finish(unnamed.args(["--seed", "1"]).arg(lab.path("rows.ndjson"))).failed(1, &["--columns"]);
         for (file, columns) in [("packed.csv.gz", &[][..]), ("rows.ndjson", &named)] {

@@ -10,10 +10,10 @@ use crate::harness::{Lab, close, finish, hushflow, number, run, tail};
 
 /// Rows of x, y = x/2 and w, which is independent, followed by the text `more`.
 fn pipeline(lab: &Lab, settings: &str, more: &str) -> PathBuf {
-    let row = |place: usize| {
-        let (x, w) = ((place % 20) as f64 / 10.0 - 1.0, (place * 7 % 13) as f64 / 6.5 - 1.0);
-        let y = if place.is_multiple_of(11) { String::new() } else { (x / 2.0).to_string() };
-        format!("{x},{y},{w},{}\n", place % 900)
+    let row = |index: usize| {
+        let (x, w) = ((index % 20) as f64 / 10.0 - 1.0, (index * 7 % 13) as f64 / 6.5 - 1.0);
+        let y = if index.is_multiple_of(11) { String::new() } else { (x / 2.0).to_string() };
+        format!("{x},{y},{w},{}\n", index % 900)
     };
     lab.write("data.csv", String::from("x,y,w,user\n") + &(0..8000).map(row).collect::<String>());
     let text = format!(
@@ -49,7 +49,7 @@ fn components_are_computed_in_every_form() {
     };
     assert_eq!(tailed(&["--json"]), run.out);
     let last = run.json().pop().expect("ten epochs");
-    let [first, second] = [0, 1].map(|place| &last["components"][place]);
+    let [first, second] = [0, 1].map(|index| &last["components"][index]);
     // Of (x, x/2), and of w.
     for (component, value) in [(first, 0.416), (second, 0.359)] {
         let (found, noise) = (number(&component["eigenvalue"]), number(&component["eigenvalue_noise"]));

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::harness::means::can_mount;
+use crate::harness::can_mount;
 use crate::harness::{Lab, Stream, expected_sums, finish, hushflow, run, sums, wait};
 
 /// Bytes of the ingest journal.

@@ -24,7 +24,7 @@ fn refused(arguments: &[&str], message: &str) {
     assert!(err.contains(message), "{arguments:?}: {err}");
 }
 
-/// Values 0 to 7, of which value v occurs 10·v times.
+/// Values 0 to 7. Value v occurs 10·v times.
 fn values() -> String {
     let mut text = String::from("x\n");
     for value in 0..8 {

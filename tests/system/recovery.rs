@@ -26,7 +26,7 @@ impl PublishedReleases {
 
     /// Reads the log again and checks that earlier releases are unchanged. Returns the number of
     /// epochs.
-    fn look(&mut self) -> usize {
+    fn observe(&mut self) -> usize {
         let now = releases(&self.state);
         assert!(now.starts_with(&self.seen), "an epoch that had been published is another now");
         self.seen = now;
@@ -57,7 +57,7 @@ fn a_process_whose_peer_is_killed_ends_and_the_run_can_be_resumed() {
     let state = lab.path("state");
     let mut witness = PublishedReleases::new(&state);
     for victim in [0, 1] {
-        let before = witness.look();
+        let before = witness.observe();
         let mut children =
             run_as_two(&pipeline, &state, 2).map(|mut process| process.spawn().expect("it starts"));
         await_until("the cluster publishes", || releases(&state).len() > before);
@@ -66,10 +66,10 @@ fn a_process_whose_peer_is_killed_ends_and_the_run_can_be_resumed() {
         let survivor = [second, first].into_iter().nth(victim).expect("one of two");
         // Before the run begins, an earlier commit may be published.
         survivor.failed(1, &["has ended"]);
-        assert!(witness.look() < stream.epochs as usize, "the run was killed half-way");
+        assert!(witness.observe() < stream.epochs as usize, "the run was killed half-way");
     }
     finish(&mut run(&pipeline, &state, 1)).succeeded();
-    assert_eq!(witness.look(), stream.epochs as usize);
+    assert_eq!(witness.observe(), stream.epochs as usize);
     assert!(sums(&state) == expected_sums(&pipeline));
 }
 
@@ -113,11 +113,11 @@ fn a_source_piped_in_again_after_kills_is_not_counted_twice() {
         if pipe(&pipeline, &state, &rows, Some(&mut random)) {
             break;
         }
-        partial += usize::from(witness.look() > before);
+        partial += usize::from(witness.observe() > before);
     }
     assert!(partial > 1, "the stream is long enough to be killed twice");
     assert!(pipe(&pipeline, &state, &rows, None));
-    assert_eq!(witness.look(), stream.epochs as usize);
+    assert_eq!(witness.observe(), stream.epochs as usize);
     let undisturbed = lab.write("file.toml", stream.pipeline("data.csv", ""));
     assert!(sums(&state) == expected_sums(&undisturbed), "rows were lost or counted twice");
 }
@@ -138,9 +138,9 @@ fn a_torn_last_frame_is_cut_off_and_its_epoch_published_anew() {
         cut(&public, last_frame(&public).start);
         cut(&private, torn.start + random.below(torn.end - torn.start));
         let mut witness = PublishedReleases::new(&state);
-        assert_eq!(witness.look(), 19);
+        assert_eq!(witness.observe(), 19);
         finish(&mut run(&pipeline, &state, workers)).succeeded();
-        assert_eq!(witness.look(), 20);
+        assert_eq!(witness.observe(), 20);
         assert!(sums(&state) == expected);
     }
     // A public log ahead of the private one: its epoch has been seen and must not be drawn again.
@@ -213,7 +213,7 @@ fn only_sums_that_no_start_needs_are_erased() {
         let mut child = run(&pipeline, &state, 2).spawn().expect("the run starts");
         strike(&mut child, &state, &mut random);
         let ended = wait(child).code;
-        if witness.look() == stream.epochs as usize && ended == Some(0) {
+        if witness.observe() == stream.epochs as usize && ended == Some(0) {
             break;
         }
         finish(hushflow(["verify"]).arg(&state)).succeeded();
@@ -265,7 +265,7 @@ fn a_restored_directory_is_refused_by_its_anchor_and_shown_by_its_chain() {
     finish(&mut run(&anchored, &state, 1)).failed(1, &message);
     verified(&state).failed(1, &message);
     finish(&mut run(&plain, &state, 1)).succeeded();
-    let message = ["not the one that its anchor", "went on by itself"];
+    let message = ["not the one that its anchor", "was continued separately"];
     finish(&mut run(&anchored, &state, 1)).failed(1, &message);
     let redrawn = stamps(&state);
     let common = seen.iter().zip(&redrawn).take_while(|(seen, redrawn)| seen == redrawn).count();

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::harness::means::can_fail_system_calls;
+use crate::harness::can_fail_system_calls;
 use crate::harness::{Ended, Lab, Stream, finish, releases, run, sums};
 use crate::parquet::write;
 

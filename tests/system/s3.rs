@@ -16,7 +16,7 @@ use rustls::ClientConfig;
 use crate::harness::{Lab, Random, Stream, await_until, finish, hushflow, releases, run, stop, sums, wait};
 use crate::parquet::write_optional;
 use crate::servers::{Proxy, free_port, installed};
-use crate::tables;
+use crate::sinks;
 use crate::tls::connect;
 
 pub(crate) const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
@@ -166,7 +166,7 @@ pub(crate) fn check_tables(case: &ObjectStream, server: &ObjectServer, objects: 
         std::fs::write(copies.join(name), server.request("GET", &format!("/logs/{key}"), b""))
             .expect("a file");
     }
-    let (found, expected) = (tables::rows(&copies), tables::shown(&case.state()));
+    let (found, expected) = (sinks::rows(&copies), sinks::shown(&case.state()));
     assert!(found == expected, "the objects are not what tail shows");
 }
 
@@ -200,7 +200,7 @@ fn rows_of_objects_count_once_through_kills_and_cuts() {
     }
     let child =
         run(&pipeline, &case.state(), 2).args(["--until-idle", "8s"]).spawn().expect("the run starts");
-    // What has been read may be deleted.
+    // Objects that have been read may be deleted.
     await_until("rows are published", || releases(&case.state()).len() >= 28);
     server.request("DELETE", "/logs/in/1%20%231%2B.csv", b"");
     server.put("in/5.csv", &case.csv(3000..4000));
@@ -235,7 +235,7 @@ fn an_object_that_has_changed_is_refused() {
     if ended.code != Some(0) {
         ended.failed(1, &["s3://logs/in/2.csv", "the object was replaced"]);
     }
-    // What was read to its end may go.
+    // Objects that were read to their end may be deleted.
     server.request("DELETE", "/logs/in/2.csv", b"");
     server.put("in/3.csv", &case.csv(2000..3000));
     let published = releases(&case.state()).len();

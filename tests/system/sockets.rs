@@ -444,7 +444,10 @@ fn a_source_with_a_key_takes_rows_only_from_peers_with_its_token() {
     for length in [24, 100, 300, 1000] {
         let bytes: Vec<u8> = (0..length).map(|_| 32 + random.below(90) as u8).collect();
         let bytes = [bytes, b"\n".to_vec()].concat();
-        assert!(reply(&address, &bytes).contains("token"), "bytes that are no token are not read as a row");
+        assert!(
+            reply(&address, &bytes).contains("token"),
+            "bytes that are not a token are not read as a row"
+        );
     }
     for wrong in
         [rows.clone(), format!("{}\n{rows}", "0".repeat(64)), format!("{}\n{rows}", &token.trim()[1..])]

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Most lines of a file.
+/// Maximum number of lines of a file.
 const ROOM: usize = 500;
 
-/// Most characters of a line of comments, and of code in them, as rustfmt has it.
+/// Maximum number of characters of a line of comments, and of code in them, as rustfmt has it.
 const COMMENT: usize = 100;
 const CODE: usize = 110;
 

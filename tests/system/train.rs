@@ -436,7 +436,7 @@ fn neighbours_differ_by_what_the_ledger_charges() {
 ///
 /// Worlds that differ in one row differ in later gradients of other rows too, since the parameters
 /// differ. The guarantee is about releases *given the earlier ones*, so that part of a difference
-/// is no loss of privacy: only gradients of sources, which don't depend on parameters, have this
+/// is not a loss of privacy: only gradients of sources, which don't depend on parameters, have this
 /// distance. For the others the first release is compared.
 fn distance(one: &Path, other: &Path) -> f64 {
     let reader = PublicReader::open(one).expect("a log");

@@ -20,7 +20,7 @@ fn weights(by_age: impl Fn(usize) -> f64) -> String {
 
 /// A pipeline over 500 rows in five epochs.
 fn pipeline(lab: &Lab, release: &str, more: &str) -> PathBuf {
-    let row = |place: usize| format!("{}\n", (place % 20) as f64 / 10.0 - 1.0);
+    let row = |index: usize| format!("{}\n", (index % 20) as f64 / 10.0 - 1.0);
     lab.write("data.csv", String::from("x\n") + &(0..500).map(row).collect::<String>());
     lab.write("halving.csv", weights(|age| 0.5f64.powi(age as i32)));
     lab.write("short.csv", "1,0\n1,1\n");
@@ -140,7 +140,7 @@ fn momentum_cools_down_by_a_schedule() {
         (
             "schedule = 'linear'\nest",
             "schedule = 'steps'\nest",
-            "views[0].schedule: no schedule is written `steps`",
+            "views[0].schedule: unknown schedule `steps`",
         ),
     ] {
         assert!(text.contains(from), "{from}");

@@ -47,11 +47,11 @@ fn csv_holds_the_numbers_of_json() {
         assert_eq!(csv.clone().count(), json.len());
         for (line, json) in csv.zip(json) {
             let number = |name: &str| {
-                let place = header
+                let index = header
                     .iter()
                     .position(|field| *field == name)
                     .unwrap_or_else(|| panic!("{name} {header:?}"));
-                line[place].parse::<f64>().ok()
+                line[index].parse::<f64>().ok()
             };
             assert_eq!(line.len(), header.len(), "{line:?}");
             assert_eq!(line[2], json["key"].as_str().unwrap());

@@ -56,7 +56,7 @@ pub enum DataError {
     },
     /// The length of the file does not match its header.
     #[error(
-        "{}: holds {found} elements where its header promises {expected}: the file is damaged, get it anew",
+        "{}: holds {found} elements where its header promises {expected}: the file is damaged: get it again",
         path.display()
     )]
     Length {
@@ -86,7 +86,7 @@ pub enum DataError {
         source: csv::Error,
     },
     /// A row of a CSV file has the wrong number of pixels, or one out of range.
-    #[error("{}: image {image} has no {pixels} pixels from 0 to {white} and a label from 0 to 9", path.display())]
+    #[error("{}: image {image} is invalid: expected {pixels} pixels from 0 to {white} and a label from 0 to 9", path.display())]
     Image {
         /// The file.
         path: PathBuf,
@@ -336,8 +336,8 @@ mod tests {
             let error = labelled_csv(&path, 2, 16).unwrap_err().to_string();
             assert!(error.contains(message), "{error}");
         };
-        check("a,b,label\n1,2,3\n1,17,3\n", "image 2 has no 2 pixels from 0 to 16");
-        check("a,label\n1,3\n", "image 1 has no 2 pixels");
+        check("a,b,label\n1,2,3\n1,17,3\n", "image 2 is invalid: expected 2 pixels from 0 to 16");
+        check("a,label\n1,3\n", "image 1 is invalid: expected 2 pixels");
         check("a,b,label\n1,2,10\n", "a label from 0 to 9");
         check("a,b,label\n1,x,3\n", "line: 2");
     }

@@ -9,9 +9,10 @@
 //! may have removed. Everything is in z, between −1 and 1.
 //!
 //! **Sensitivity** of the least eigenvalue of Σ qqᵀ: it moves by at most the spectral norm of vvᵀ −
-//! uuᵀ ≤ R² (Weyl), plus the error of the eigenvalue search ([`eigenvalue_slack`](super::rivals)).
+//! uuᵀ ≤ R² (Weyl), plus the error of the eigenvalue search
+//! ([`eigenvalue_slack`](super::baselines)).
 
-use super::rivals::{eigenvalue_slack, eigenvalues};
+use super::baselines::{eigenvalue_slack, eigenvalues};
 use super::sample::{CovarianceSample, Noisy, add_noise, count, measure};
 use super::spending::{BudgetPurpose, CovarianceBudget};
 use super::{CovarianceError, CovarianceMethod};

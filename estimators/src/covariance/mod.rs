@@ -11,18 +11,18 @@
 //! | [`completion`] | the maximum-entropy matrix that fits measured entries |
 //! | `shrunk` | all entries at once, at a private clipping norm |
 //! | `shrinkage` | estimates from all entries, chosen by their estimated error |
-//! | [`rivals`] | one release of all entries, the diagonal, eigenvalues; CoinPress, AdaptiveCov |
+//! | [`baselines`] | one release of all entries, the diagonal, eigenvalues; CoinPress, AdaptiveCov |
 //! | `project` | other projections of entries measured at once |
 //! | [`spending`] | ρ, spent in parts; the cost of an estimate as one Gaussian mechanism |
 //! | [`estimate`] | the result and its graph; linear regression from it, and AdaSSP |
 //!
 //! Contract, proofs, gaps in the papers and results: `docs/covariance.md`.
 
+pub mod baselines;
 pub mod completion;
 pub mod estimate;
 pub mod pace;
 mod project;
-pub mod rivals;
 pub mod sample;
 mod shrinkage;
 mod shrunk;
@@ -213,7 +213,7 @@ impl CovarianceMethod {
     ) -> Result<CovarianceEstimate, CovarianceError> {
         match self {
             Self::Pace => Pace { centre, ..Pace::default() }.estimate(sample, budget, rng),
-            _ => rivals::estimate(self, sample, centre, budget, rng),
+            _ => baselines::estimate(self, sample, centre, budget, rng),
         }
     }
 }

@@ -29,13 +29,13 @@
 //! **Privacy of the draw.** One record changes c(t) by at most 1, for all t in the same direction:
 //! if its norm grows, no count falls. The rest of a score is a function of public numbers and of
 //! the released count. So the first score moves in one direction, as if its sensitivity were ½
-//! ([`rivals`](super::rivals)), and the second has sensitivity 1. Which of them is used follows
-//! from public numbers. Scores are integers in units of 2⁻¹⁶. ∎
+//! ([`baselines`](super::baselines)), and the second has sensitivity 1. Which of them is used
+//! follows from public numbers. Scores are integers in units of 2⁻¹⁶. ∎
 
 use super::estimate::{CovarianceEstimate, PreparedSample};
 use super::sample::{CovarianceSample, add_matrix_noise};
 use super::spending::{BudgetPurpose, CovarianceBudget};
-use super::{CovarianceError, rivals, shrinkage};
+use super::{CovarianceError, baselines, shrinkage};
 use hushflow_mechanism::moments::{RECORD_BITS, SecondMoment};
 use hushflow_mechanism::noise::selection::Selection;
 use nalgebra::DMatrix;
@@ -44,7 +44,7 @@ use rand::CryptoRng;
 /// Share of the budget for the norm.
 pub(super) const SHARE: f64 = 0.05;
 
-/// Least n√ρ/d for which the matrix is measured, and not the diagonal alone.
+/// Minimum n√ρ/d for which the matrix is measured, and not the diagonal alone.
 const LEAST_SIGNAL: f64 = 1.45;
 
 /// Candidates for each halving of the squared norm.
@@ -120,7 +120,7 @@ pub(super) fn estimate<R: CryptoRng + ?Sized>(
 ) -> Result<CovarianceEstimate, CovarianceError> {
     let size = start.sample.dimension();
     if start.rows.0 * budget.left().sqrt() < LEAST_SIGNAL * size as f64 {
-        let found = rivals::diagonal(start, budget, rng)?;
+        let found = baselines::diagonal(start, budget, rng)?;
         let noisy: Vec<f64> = found.measurements.iter().map(|entry| entry.value / entry.deviation).collect();
         let variances = shrinkage::variances(&noisy).into_iter().zip(&found.measurements);
         let variances: Vec<f64> = variances.map(|(value, entry)| value * entry.deviation).collect();

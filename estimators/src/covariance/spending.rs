@@ -26,7 +26,7 @@
 //! long as the sum never exceeds a bound fixed beforehand (Whitehouse et al. 2023, Theorem 1).
 //! [`CovarianceBudget`] is that bound. Sums are rounded up.
 
-use super::rivals::SHARE;
+use super::baselines::SHARE;
 use super::{CovarianceError, CovarianceMethod, Pace, shrunk};
 use hushflow_mechanism::accounting::bounded_range::RhoSpending;
 use hushflow_mechanism::accounting::discrete::Discreteness;

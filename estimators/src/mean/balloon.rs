@@ -1,4 +1,4 @@
-//! The balloon: a rival that clips at a private quantile of the distance from the centre.
+//! The balloon: a baseline that clips at a private quantile of the distance from the centre.
 //!
 //! Ramsay et al., arXiv 2606.12654, known here by its abstract and its authors' code. Each step
 //! privately finds the radius of the ball around the current centre that holds a share of the

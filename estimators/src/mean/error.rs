@@ -32,7 +32,7 @@ pub enum MeanRefusal {
     },
     /// More records are outliers than may be corrupted.
     #[error(
-        "filtering took out more than a quarter of the records and 2.5 times the corruption: they are not what the method assumes, or corruption is higher"
+        "filtering took out more than a quarter of the records and 2.5 times the corruption: raise the corruption, or choose a method that fits these records"
     )]
     TooManyTakenOut,
     /// The records are less resilient than the promised distribution.
@@ -56,7 +56,7 @@ pub enum MeanError {
     Corruption(f64),
     /// A share of corrupted records that the estimator by resilience cannot trim.
     #[error(
-        "corruption is {corruption:?}, but the method resilience leaves out three times that share of the rows at either end, and looks at \
+        "corruption is {corruption:?}, but the method resilience leaves out three times that share of the rows at either end, and considers \
          subsets without that share: of {rows} rows it must be above about {:.1e}, and below 1/6", 1.0 / *rows as f64
     )]
     Trimmed {
@@ -66,11 +66,11 @@ pub enum MeanError {
         rows: usize,
     },
     /// No rows.
-    #[error("there are no rows, and the mean of nothing is not a number: give some")]
+    #[error("there are no rows: a mean needs at least one")]
     NoRows,
     /// The values do not form a table.
     #[error(
-        "a table of {values} values can't have {columns} columns: give at least one column, and rows that are whole"
+        "a table of {values} values can't have {columns} columns: give at least one column, and complete rows"
     )]
     Table {
         /// Number of values.
@@ -80,7 +80,7 @@ pub enum MeanError {
     },
     /// Too few rows for this budget.
     #[error(
-        "{rows} rows are too few for this budget: the noise of a count alone would be a share {noise:.2} of them; give at least about {needed}, or a larger epsilon"
+        "{rows} rows are too few for this budget: the noise of a count has a standard deviation of {noise:.2} times their number; give at least about {needed}, or a larger epsilon"
     )]
     TooFew {
         /// Number of rows.
@@ -117,7 +117,7 @@ pub enum MeanError {
     },
     /// The exponential-time method would take too long.
     #[error(
-        "the method {method} takes exponential time, and {found} {what} are more than the {most} that end: use prime or prime-ht"
+        "the method {method} takes exponential time, and {found} {what} are more than the {most} that it can handle: use prime or prime-ht"
     )]
     TooLarge {
         /// The method.
@@ -131,7 +131,7 @@ pub enum MeanError {
     },
     /// Exact noise on a grid costs more than δ/e^ε.
     #[error(
-        "noise on a grid can't be counted at epsilon {epsilon:?} and delta {delta:?}: give a smaller epsilon (64 is always \
+        "the cost of noise on a grid exceeds delta at epsilon {epsilon:?} and delta {delta:?}: give a smaller epsilon (64 is always \
          small enough where delta is no less than 1e-9), or a larger delta"
     )]
     Uncountable {
@@ -149,14 +149,14 @@ pub enum MeanError {
     #[error("noise for this budget can't be drawn exactly: raise epsilon or delta")]
     Noise,
     /// An eigendecomposition failed.
-    #[error("an eigendecomposition did not converge")]
+    #[error("an eigendecomposition did not converge: give scales that fit the columns")]
     Spectrum,
     /// Numbers of the budget.
     #[error(transparent)]
     Accounting(#[from] AccountingError),
     /// The ball for clipping exceeds floating point.
     #[error(
-        "around where column {column} has its values, numbers are too large or too close together for its scale: give another scale, \
+        "the values of column {column} are too large, or too close together, for floating point at its scale: give another scale, \
          or the column in another unit"
     )]
     Beyond {

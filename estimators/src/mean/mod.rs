@@ -1,4 +1,4 @@
-//! Robust and private means of a whole table: PRIME and its rivals.
+//! Robust and private means of a whole table: PRIME and its baselines.
 //!
 //! Liu, Kong, Kakade & Oh, "Robust and differentially private mean estimation" (NeurIPS 2021, arXiv
 //! 2102.09159); the files name its algorithms, definitions and lemmas. `docs/mean.md` lists the
@@ -14,7 +14,7 @@
 //! | `prime` | PRIME and PRIME-ht (Algorithms 9, 10 and 16) |
 //! | `tukey` | the Tukey median (Algorithm 14), over public directions |
 //! | `resilience`, `located` | resilience (Algorithm 2), with a given or a private range |
-//! | `balloon` | a rival that clips at a private radius |
+//! | `balloon` | a baseline that clips at a private radius |
 //! | `error` | refusals and errors |
 //!
 //! **Neighbours** are tables with the same number of rows that differ in one row
@@ -125,19 +125,9 @@ impl MeanMethod {
         }
     }
 
-    /// Whether the method needs [`Question::range`].
-    pub fn needs_range(self) -> bool {
-        self == Self::Tukey
-    }
-
     /// Whether the method uses [`Question::range`].
     pub fn takes_range(self) -> bool {
         matches!(self, Self::Tukey | Self::Resilience)
-    }
-
-    /// Whether the method needs [`Scale::Known`].
-    pub fn needs_scales(self) -> bool {
-        matches!(self, Self::Resilience | Self::Tukey)
     }
 }
 

@@ -64,7 +64,7 @@ struct PrimeRules {
     epoch_ends: f64,
     /// Maximum number of records that a round removes: k of `weights`.
     most: usize,
-    /// Least share of kept records for which the filter goes on.
+    /// Minimum share of kept records for which the filter goes on.
     least_share: f64,
 }
 

@@ -277,13 +277,13 @@ pub(super) fn stable(
     let mut noisy = release::counts(&exact, columns, (step, share), budget, rng)?.into_iter();
     let tail = budget.threshold_variation(THRESHOLDED) / columns;
     let threshold = 1.0 + release::count_deviation(columns, share) * (-2.0 * tail.ln()).sqrt() * (1.0 + 1e-9);
-    let passing = |histogram: &Histogram| {
+    let above_threshold = |histogram: &Histogram| {
         let bins = histogram.keys().copied().zip(noisy.by_ref());
         // Draw all of this column's noise, whichever bins pass.
         let bins: Vec<_> = bins.take(histogram.len()).collect();
         bins.into_iter().filter(|(_, count)| *count > threshold).collect()
     };
-    Ok(histograms.iter().map(passing).collect())
+    Ok(histograms.iter().map(above_threshold).collect())
 }
 
 /// Maximum number of thresholded sets of histograms in one estimate: the range, scales, and both

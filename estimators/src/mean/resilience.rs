@@ -17,7 +17,7 @@
 //! This R is no less, and the proof below only needs some S′. Time is exponential in the columns
 //! alone.
 //!
-//! # Privacy, proved anew
+//! # Privacy, with our own proof
 //! Along each direction, records are projected and rounded to integers of an interval of length D.
 //! n′ ≥ 1.
 //! - **R** moves by at most D/n′. For every c, the n′ nearest in both tables, by distance and

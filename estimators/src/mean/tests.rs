@@ -185,9 +185,9 @@ fn bad_questions_are_refused_with_reasons() {
         let found = estimate(&rows, columns, &question, &mut rng).expect_err("refused").to_string();
         assert!(found.contains(expected), "{found}");
     };
-    let usual = |corruption| question(MeanMethod::Prime, 1.0, 1e-6, corruption, 1);
+    let valid = |corruption| question(MeanMethod::Prime, 1.0, 1e-6, corruption, 1);
     for corruption in [0.5, 1.0, -0.1, f64::NAN] {
-        check(usual(corruption), 1, "below 1/2");
+        check(valid(corruption), 1, "below 1/2");
     }
     check(question(MeanMethod::Prime, 0.0, 1e-6, 0.1, 1), 1, "epsilon is 0");
     check(question(MeanMethod::Prime, 1e-6, 1e-6, 0.1, 1), 1, "too few");
@@ -196,11 +196,11 @@ fn bad_questions_are_refused_with_reasons() {
     for corruption in [0.0, 1e-9, 0.2] {
         check(question(MeanMethod::Resilience, 8.0, 1e-6, corruption, 1), 1, "below 1/6");
     }
-    check(Question { scale: Scale::Known(vec![1e308]), ..usual(0.1) }, 1, "give another scale");
-    check(usual(0.1), 0, "at least one column");
-    check(usual(0.1), 3, "rows that are whole");
-    check(usual(0.1), 2, "scale");
-    check(Question { scale: Scale::Known(vec![0.0]), ..usual(0.1) }, 1, "above 0");
+    check(Question { scale: Scale::Known(vec![1e308]), ..valid(0.1) }, 1, "give another scale");
+    check(valid(0.1), 0, "at least one column");
+    check(valid(0.1), 3, "complete rows");
+    check(valid(0.1), 2, "scale");
+    check(Question { scale: Scale::Known(vec![0.0]), ..valid(0.1) }, 1, "above 0");
     check(question(MeanMethod::Tukey, 1.0, 1e-6, 0.1, 1), 1, "needs a range");
     let wide = Question { range: Some(1e6), ..question(MeanMethod::Tukey, 1.0, 1e-6, 0.1, 1) };
     check(wide, 1, "exponential time");

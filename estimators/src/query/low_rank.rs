@@ -107,12 +107,12 @@ mod tests {
         let many = DMatrix::from_fn(30, 6, |i, j| ((3 * i + 5 * j) % 7) as f64 - 3.0);
         for workload in [QueryWorkload::Matrix(many * few), QueryWorkload::Prefixes(40)] {
             let strategy = QueryStrategy::optimal(&workload).unwrap();
-            let (bound, rivals) = (strategy.error().1, strategy.rivals().unwrap());
-            let error = |name: &str| rivals.iter().find(|rival| rival.name == name).unwrap().error;
+            let (bound, baselines) = (strategy.error().1, strategy.baselines().unwrap());
+            let error = |name: &str| baselines.iter().find(|baseline| baseline.name == name).unwrap().error;
             let low_rank = error("low-rank");
             assert!(low_rank >= bound * (1.0 - 1e-6), "{low_rank} {bound}");
             assert!(low_rank < 1.3 * bound, "{low_rank} {bound}");
-            assert!(low_rank < error("identity").min(error("answers")), "{rivals:?}");
+            assert!(low_rank < error("identity").min(error("answers")), "{baselines:?}");
         }
     }
 }

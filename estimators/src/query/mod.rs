@@ -7,7 +7,7 @@
 //! | `integers` | a strategy in integers |
 //! | `strategy` | the optimal strategy with its certificate |
 //! | `path`, `quadrature` | the same for cells, prefixes and all ranges, by their structure |
-//! | `rivals`, `low_rank` | the errors of other strategies |
+//! | `baselines`, `low_rank` | the errors of other strategies |
 //! | this one | the release |
 //!
 //! # Release
@@ -22,16 +22,16 @@
 //! of discrete noise ([`Discreteness`]). If a record may move to another cell, the norm is at most
 //! 2Δ: charge twice.
 
+mod baselines;
 mod integers;
 mod low_rank;
 mod path;
 mod quadrature;
-mod rivals;
 mod strategy;
 mod workload;
 
+pub use baselines::StrategyError;
 pub use low_rank::MAX_CELLS as LOW_RANK_CELLS;
-pub use rivals::StrategyError;
 pub use strategy::QueryStrategy;
 pub use workload::{QueryName, QueryWorkload};
 
@@ -85,7 +85,7 @@ pub enum QueryError {
     },
     /// Too many cells for the optimum.
     #[error(
-        "{found} cells: the optimum takes time with their cube, here about {minutes:.0} minutes on a usual machine; expected at most {MAX_CELLS} cells: merge some, or ask for cells, prefix or all-range"
+        "{found} cells: the time of the optimum grows with the cube of their number, here to about {minutes:.0} minutes on two cores; expected at most {MAX_CELLS} cells: merge some, or ask for cells, prefix or all-range"
     )]
     Cells {
         /// Number of cells.

@@ -33,7 +33,7 @@ use super::{QueryError, QueryWorkload};
 /// Relative gap between the error and the lower bound at which the search ends.
 const GAP: f64 = 1e-8;
 
-/// Most steps of the search.
+/// Maximum number of steps of the search.
 const MAX_STEPS: usize = 2000;
 
 /// Exponent of diag(X) in a step: below 2 the fixed point attracts. Prefixes of 1,000 cells take

@@ -5,9 +5,9 @@
 //! minimises it (Yuan et al. 2016), with a certified lower bound for all strategies:
 //! [`PathOptimum`] for cells, prefixes and all ranges, [`coa`] for all other workloads.
 
+use super::baselines::{self, StrategyError};
 use super::integers::TriangularIntegers;
 use super::path::PathOptimum;
-use super::rivals::{self, StrategyError};
 use super::{MAX_CELLS, MAX_PATH_CELLS, QueryError, QueryWorkload};
 use hushflow_mechanism::optimize::{OptimizerSettings, Optimum, QuadraticForm, certificate, coa};
 use nalgebra::DMatrix;
@@ -86,14 +86,14 @@ impl QueryStrategy {
         }
     }
 
-    /// Expected errors of the rivals. None has less than the lower bound.
+    /// Expected errors of the baselines. None has less than the lower bound.
     ///
     /// # Errors
     /// [`QueryError::Numerical`] if a factorisation fails.
-    pub fn rivals(&self) -> Result<Vec<StrategyError>, QueryError> {
+    pub fn baselines(&self) -> Result<Vec<StrategyError>, QueryError> {
         match &self.found {
-            FoundStrategy::Path(_) => rivals::on_path(&self.workload),
-            FoundStrategy::Dense { form, .. } => rivals::of_form(form.matrix(), self.workload.queries()),
+            FoundStrategy::Path(_) => baselines::on_path(&self.workload),
+            FoundStrategy::Dense { form, .. } => baselines::of_form(form.matrix(), self.workload.queries()),
         }
     }
 
@@ -173,15 +173,15 @@ mod tests {
     }
 
     #[test]
-    fn no_rival_is_better_than_the_certified_optimum() {
+    fn no_baseline_is_better_than_the_certified_optimum() {
         for (name, workload) in workloads(64) {
             let strategy = QueryStrategy::optimal(&workload).unwrap();
             let (error, bound) = strategy.error();
             assert!(error <= bound * (1.0 + 1e-5), "{name}: {error} {bound}");
-            let rivals = strategy.rivals().unwrap();
-            assert_eq!(rivals.len(), 6, "{name}");
-            for rival in rivals {
-                assert!(rival.error >= bound * (1.0 - 1e-6), "{name}: {rival:?} {bound}");
+            let baselines = strategy.baselines().unwrap();
+            assert_eq!(baselines.len(), 6, "{name}");
+            for baseline in baselines {
+                assert!(baseline.error >= bound * (1.0 - 1e-6), "{name}: {baseline:?} {bound}");
             }
         }
     }

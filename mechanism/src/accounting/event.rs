@@ -266,7 +266,7 @@ impl FromStr for PrivacyEvents {
     }
 }
 
-/// Least μ² and ρ that are charged, so that events whose cost underflows are not free.
+/// Minimum μ² and ρ that are charged, so that events whose cost underflows are not free.
 const MIN_COST: f64 = 1e-300;
 
 /// Largest count of an event.

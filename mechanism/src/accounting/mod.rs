@@ -80,7 +80,7 @@ pub enum AccountingError {
     #[error("together the mechanisms spend more than can be counted (μ² above 2³²): no privacy is left")]
     Overspent,
     /// A privacy loss is too large to be counted.
-    #[error("a privacy loss of {0} is too large to be counted, the most is 600 (and σ of 1/22): add noise")]
+    #[error("a privacy loss of {0} is too large: expected at most 600, and σ of at least 1/22: add noise")]
     PrivacyLoss(f64),
     /// An invalid sampling rate.
     #[error("the sampling rate is {0}, but must be above 0 and at most 1")]

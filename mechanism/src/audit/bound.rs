@@ -12,7 +12,7 @@
 use crate::accounting::Delta;
 use crate::quantile;
 
-/// Most terms of the continued fraction; it takes about √n of them.
+/// Maximum number of terms of the continued fraction; it takes about √n of them.
 const MAX_TERMS: u32 = 1_000_000;
 
 /// How often an event occurred.

@@ -36,10 +36,10 @@ const COMPANIONS: usize = 3;
 /// Distance of an outlier, in units of the ball's radius.
 const FAR: f64 = 1e6;
 
-/// Most patterns of participation that are examined.
+/// Maximum number of patterns of participation that are examined.
 const PATTERNS: usize = 1000;
 
-/// Most patterns whose pairs are all examined.
+/// Maximum number of patterns whose pairs are all examined.
 const PAIRED: usize = 256;
 
 /// A pair of neighbouring streams.

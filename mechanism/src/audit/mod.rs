@@ -63,7 +63,7 @@ const COUNTS: f64 = 8.0;
 /// Approximate number of released values per run: enough to make its fixed costs small.
 const VALUES: usize = 1 << 18;
 
-/// Most trials per run.
+/// Maximum number of trials per run.
 const MOST: usize = 4096;
 
 /// Reasons why an audit is not possible.
@@ -76,7 +76,7 @@ pub enum AuditError {
     /// The clipper is invalid.
     #[error(transparent)]
     Clip(#[from] ClipError),
-    /// The mechanism's histograms are no histograms.
+    /// The mechanism's histograms are malformed.
     #[error(transparent)]
     Histogram(#[from] HistogramError),
     /// A record can't be clipped.
@@ -102,7 +102,7 @@ pub enum AuditError {
     BatchSquares,
     /// With correlated noise, two releases do not differ by encoded sums.
     #[error(
-        "a mechanism that correlates its noise can't be audited, for what two of its releases differ by is not encoded: audit the one that encodes"
+        "a mechanism that correlates its noise can't be audited, because the difference of two of its releases is not encoded: audit the mechanism that encodes sums"
     )]
     Correlated,
     /// A record outside the stream.
@@ -278,7 +278,7 @@ pub fn audit(
     let test = runs.learn(&worlds, audited.delta, settings)?;
     let mut counts = EventCounts::default();
     while counts.trials() < settings.trials {
-        runs.look(&test, &mut counts)?;
+        runs.count_events(&test, &mut counts)?;
         progress(counts.trials().min(settings.trials));
     }
     Ok(conclude(audited, canary, settings, &worlds, &counts))

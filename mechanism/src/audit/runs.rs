@@ -121,8 +121,12 @@ impl<'a> TrialRuns<'a> {
         Ok(ThresholdTest::new(features.combined(&combination), means, deviation, delta, settings))
     }
 
-    /// Runs once, and counts events.
-    pub(super) fn look(&self, test: &ThresholdTest, counts: &mut EventCounts) -> Result<(), AuditError> {
+    /// Runs once and counts the events in what is published.
+    pub(super) fn count_events(
+        &self,
+        test: &ThresholdTest,
+        counts: &mut EventCounts,
+    ) -> Result<(), AuditError> {
         for (world, published) in self.run()? {
             let value = test.statistic.of(&published);
             counts.centre.worlds[world].add(value > test.centre);

@@ -34,7 +34,7 @@ fn shown(discovery: &Arc<Discovery>, records: i128, epochs: u64, seeds: u64) -> 
     (0..seeds).filter(is_shown).count() as f64 / seeds as f64
 }
 
-/// 40,000 seeds have a deviation of at most 0.0025, of which five are never exceeded with a
+/// 40,000 seeds have a deviation of at most 0.0025. Five of these are never exceeded, with a
 /// probability above 10⁻⁶.
 #[test]
 fn a_key_of_one_neighbour_alone_is_shown_as_often_as_the_bound_says() {
@@ -43,8 +43,8 @@ fn a_key_of_one_neighbour_alone_is_shown_as_often_as_the_bound_says() {
         let one = shown(&discovery(delta, 0.2, at_least, 1, 3.0), at_least.into(), 1, seeds);
         assert!((one - delta).abs() < room, "{one}: the bound is reached in one epoch");
         // The worst record comes in the first epoch, so every test may show it.
-        let several = shown(&discovery(delta, 0.2, at_least, 6, 3.0), at_least.into(), 6, seeds);
-        assert!(several < delta + room && several > 0.6 * delta, "{several}");
+        let six = shown(&discovery(delta, 0.2, at_least, 6, 3.0), at_least.into(), 6, seeds);
+        assert!(six < delta + room && six > 0.6 * delta, "{six}");
         let fewer = shown(&discovery(delta, 0.2, at_least, 6, 3.0), i128::from(at_least) - 1, 6, 1000);
         assert_eq!(fewer, 0.0, "keys below at_least are never shown");
     }
@@ -130,7 +130,7 @@ fn stream(epoch: u64) -> Vec<(String, i128)> {
     counts
 }
 
-/// What three machines give: one that goes on, one that is saved and restored after every epoch,
+/// Outputs of three machines: one that runs on, one that is saved and restored after every epoch,
 /// and one that replays what the first gave.
 #[test]
 fn a_restart_changes_nothing() {

@@ -15,7 +15,7 @@
 use crate::noise::{DiscreteGaussian, NoiseGenerator};
 use zeroize::Zeroizing;
 
-/// Most levels of a tree.
+/// Maximum number of levels of a tree.
 pub(super) const MOST_LEVELS: usize = 21;
 
 /// Noise of a key after some number of epochs.
@@ -45,7 +45,6 @@ pub(super) fn variance(epochs: u64) -> f64 {
 }
 
 impl KeyNoise {
-    /// Returns the number of epochs.
     pub(super) fn epochs(&self) -> u64 {
         self.epochs
     }

@@ -65,7 +65,6 @@ impl Calendar {
         self.runs.get(after.saturating_sub(1))
     }
 
-    /// The run of an epoch.
     pub(super) fn run_of(&self, epoch: u64) -> Option<&EpochRun> {
         let after = self.runs.partition_point(|run| run.first <= epoch);
         self.runs.get(after.saturating_sub(1))

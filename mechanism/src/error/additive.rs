@@ -300,18 +300,18 @@ mod tests {
         }
     }
 
-    /// Checks Theorems 3.6 and 3.7 for one setting: with the rival's noise of first moments, λ-JME
-    /// has less noise on the second.
-    fn dominates(release: InPlaceRelease, rival: NoiseDeviations) -> bool {
-        let joint = release.joint_with_first_deviation(rival.first);
+    /// Checks Theorems 3.6 and 3.7 for one setting: with the baseline's noise of first moments,
+    /// λ-JME has less noise on the second.
+    fn dominates(release: InPlaceRelease, baseline: NoiseDeviations) -> bool {
+        let joint = release.joint_with_first_deviation(baseline.first);
         let weight = (joint.first / joint.second).powi(2);
-        close("the inverse", release.weighted_joint(weight).first, rival.first, 1e-9);
-        joint.second < rival.second
+        close("the inverse", release.weighted_joint(weight).first, baseline.first, 1e-9);
+        joint.second < baseline.second
     }
 
     proptest! {
         #[test]
-        fn weighted_joint_noise_dominates_both_rivals_over_their_whole_curves(
+        fn weighted_joint_noise_dominates_both_baselines_over_their_whole_curves(
             dimension in 1_usize..5, clip_norm in 0.1..10.0, noise_multiplier in 0.1..10.0,
             column_norm in 1.0..4.0, share in 0.001..0.999, log_weight in -6.0..6.0,
         ) {

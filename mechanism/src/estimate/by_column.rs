@@ -59,8 +59,8 @@ use crate::quantile;
 use nalgebra::{DMatrix, DVector};
 use std::f64::consts::SQRT_2;
 
-/// How many standard deviations a mean over the rows of a pair must differ to contradict that
-/// values are missing at random: by chance once in 16,000 comparisons.
+/// Number of standard deviations by which a mean over the rows of a pair must differ to contradict
+/// that values are missing at random: by chance once in 16,000 comparisons.
 pub const CONTRADICTION: f64 = 4.0;
 
 const ALL_CORRELATIONS: Interval = Interval { lower: -1.0, upper: 1.0 };
@@ -90,7 +90,7 @@ pub struct PairCovariance {
     pub noise: f64,
 }
 
-/// What is known of the correlation of two columns.
+/// Knowledge of the correlation of two columns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PairCorrelation {
     /// The estimate.
@@ -143,15 +143,14 @@ impl<'a> ColumnwiseMoments<'a> {
     /// [`DensityError::Scale`] for a step that is not above 0.
     ///
     /// ```
-    /// use hushflow_mechanism::estimate::by_column::ColumnwiseMoments;
-    /// use hushflow_mechanism::estimate::debias::{MomentNoise, NoisyMoments};
-    /// use hushflow_mechanism::moments::{Layout, SecondMoment};
-    /// // Two rows, (4, none) and (6, 1): counts, Σ(y₁, y₂, e₁, e₂), and no second moments.
-    /// let coordinates = [2.0, 10.0, 1.0, 1.0, 0.0];
-    /// let layout = Layout::new(4, SecondMoment::None);
-    /// let noise = MomentNoise { count: 0.0, first: 0.0, second: 0.0 };
-    /// let moments = ColumnwiseMoments::new(NoisyMoments { layout, coordinates: &coordinates, noise }, 1.0)?;
-    /// assert_eq!([0, 1].map(|column| moments.column(column).count().0), [2.0, 1.0]);
+    /// use hushflow_mechanism::estimate::by_column::ColumnwiseMoments; use
+    /// hushflow_mechanism::estimate::debias::{MomentNoise, NoisyMoments}; use
+    /// hushflow_mechanism::moments::{Layout, SecondMoment}; // Two rows, (4, none) and (6, 1):
+    /// counts, Σ(y₁, y₂, e₁, e₂), and no second moments. let coordinates = [2.0, 10.0, 1.0, 1.0,
+    /// 0.0]; let layout = Layout::new(4, SecondMoment::None); let noise = MomentNoise { count: 0.0,
+    /// first: 0.0, second: 0.0 }; let moments = ColumnwiseMoments::new(NoisyMoments { layout,
+    /// coordinates: &coordinates, noise }, 1.0)?; assert_eq!([0, 1].map(|column|
+    /// moments.column(column).count().0), [2.0, 1.0]);
     /// # Ok::<(), hushflow_mechanism::estimate::density::DensityError>(())
     /// ```
     pub fn new(moments: NoisyMoments<'a>, step: f64) -> Result<Self, DensityError> {

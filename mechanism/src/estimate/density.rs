@@ -117,7 +117,7 @@ pub struct Density {
     pub count: f64,
     /// Standard deviation of the count's noise; 0 if it is exact.
     pub count_noise: f64,
-    /// How large the noise is beside the bounds of the columns.
+    /// How large the noise is relative to the bounds of the columns.
     pub quality: Quality,
 }
 

@@ -54,7 +54,7 @@ mod band;
 mod tests;
 mod tree;
 
-/// What every share lies in.
+/// Range of every share.
 const SHARES: Interval = Interval { lower: 0.0, upper: 1.0 };
 
 /// The bins of one histogram.

@@ -37,7 +37,7 @@ mod correlation;
 
 pub(super) use correlation::CLEAR;
 
-/// What coordinates of records, and correlations, lie in.
+/// Range of the coordinates of records, and of correlations.
 const UNIT: Interval = Interval { lower: -1.0, upper: 1.0 };
 
 /// Smallest sample for a statement about its population.

@@ -1,13 +1,12 @@
 //! Estimates from released moments: post-processing, at no privacy cost.
 //!
 //! [`debias`] computes a mean and a covariance, and [`projection`] makes the covariance positive
-//! definite. [`quality`] says how large the noise is beside the bounds of the columns. Mean and
-//! covariance together are a [`density`], which can be scored, compared and sampled
+//! definite. [`quality`] says how large the noise is relative to the bounds of the columns. Mean
+//! and covariance together are a [`density`], which can be scored, compared and sampled
 //! ([`Sampler`](density::Sampler)). [`intervals`] are confidence intervals for the true values, at
-//! their level also among the lines of one quality ([`selection`]).
-//! [`principal`] components come with what noise allows to say of them.
-//! [`by_column`] does the same column by column, where values may be missing. [`share`] is the
-//! share of the sent records that counted.
+//! their level also among the lines of one quality ([`selection`]). [`principal`] components come
+//! with what noise allows to say of them. [`by_column`] does the same column by column, where
+//! values may be missing. [`share`] is the share of the sent records that counted.
 
 mod ball;
 pub mod by_column;

@@ -68,13 +68,13 @@ const SELECTED: f64 = 12.0;
 /// Largest expected sin² θ of a direction: 30°.
 const LARGEST_TURN: f64 = 0.25;
 
-/// Least variance of a column, in deviations of its noise, for a correlation.
+/// Minimum variance of a column, in deviations of its noise, for a correlation.
 const LEAST_VARIANCE: f64 = 4.0;
 
 /// Degrees of freedom below which a sum of squares is that of one variable, with an exact quantile.
 const ALONE: f64 = 1.02;
 
-/// What is decomposed.
+/// The matrix to decompose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrincipalOf {
     /// The covariance in the units of the columns.
@@ -129,20 +129,16 @@ impl NoisyMoments<'_> {
     /// account for.
     ///
     /// ```
-    /// use hushflow_mechanism::estimate::debias::{MomentNoise, NoisyMoments};
-    /// use hushflow_mechanism::estimate::principal::PrincipalOf;
-    /// use hushflow_mechanism::moments::{Layout, SecondMoment};
-    /// let moments = NoisyMoments {
-    ///     layout: Layout::new(2, SecondMoment::Full),
-    ///     coordinates: &[1000.0, 0.0, 0.0, 200.0, 90.0, 200.0],
-    ///     noise: MomentNoise { count: 0.0, first: 2.0, second: 3.0 },
-    /// };
-    /// let found =
-    ///     moments.principal_components(&[1.0, 1.0], PrincipalOf::Covariance, 1, Default::default())?;
-    /// let first = &found.components[0];
-    /// assert!((first.eigenvalue - 0.29).abs() < 1e-3 && first.interval.contains(0.29));
-    /// let direction = first.direction.as_ref().expect("the gap is 0.18, the noise 0.003");
-    /// assert!((direction.vector[0] - 0.5f64.sqrt()).abs() < 1e-9 && direction.angle < 0.05);
+    /// use hushflow_mechanism::estimate::debias::{MomentNoise, NoisyMoments}; use
+    /// hushflow_mechanism::estimate::principal::PrincipalOf; use
+    /// hushflow_mechanism::moments::{Layout, SecondMoment}; let moments = NoisyMoments { layout:
+    /// Layout::new(2, SecondMoment::Full), coordinates: &[1000.0, 0.0, 0.0, 200.0, 90.0, 200.0],
+    /// noise: MomentNoise { count: 0.0, first: 2.0, second: 3.0 }, }; let found =
+    /// moments.principal_components(&[1.0, 1.0], PrincipalOf::Covariance, 1, Default::default())?;
+    /// let first = &found.components[0]; assert!((first.eigenvalue - 0.29).abs() < 1e-3 &&
+    /// first.interval.contains(0.29)); let direction = first.direction.as_ref().expect("the gap is
+    /// 0.18, the noise 0.003"); assert!((direction.vector[0] - 0.5f64.sqrt()).abs() < 1e-9 &&
+    /// direction.angle < 0.05);
     /// # Ok::<(), hushflow_mechanism::estimate::density::DensityError>(())
     /// ```
     pub fn principal_components(
@@ -171,7 +167,7 @@ impl NoisyMoments<'_> {
     }
 }
 
-/// What makes E.
+/// Sources of the noise matrix E.
 #[derive(Clone, Copy, PartialEq)]
 enum ErrorOf {
     /// The noise of the release.

@@ -1,4 +1,4 @@
-//! The quality of an estimate: how large its noise is beside the bounds of the columns.
+//! The quality of an estimate: how large its noise is relative to the bounds of the columns.
 //!
 //! The quality depends on public numbers and the released count alone: the dimension, the noise
 //! levels, and n̂. A quality that also looked at the released second moments would be chosen by
@@ -25,7 +25,7 @@ const REFERENCE_VARIANCE: f64 = 0.25;
 /// Minimum ratio of the reference variance to the expected operator norm of the noise.
 pub const SIGNAL_TO_NOISE: f64 = 2.0;
 
-/// How large the noise of an estimate is beside the bounds of its columns.
+/// How large the noise of an estimate is relative to the bounds of its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quality {
     /// At most half the variance of a column whose standard deviation is a quarter of its range.

@@ -1,4 +1,4 @@
-//! Bins of histograms, released beside the moments of the same records.
+//! Bins of histograms, released together with the moments of the same records.
 //!
 //! Each record adds 1 to at most one bin of each of H histograms. The counts v of all bins are
 //! further coordinates of every key, and are encoded by C₁ like the count.

@@ -16,14 +16,14 @@
 //! - what a record may add to the sums ([`MomentMechanism::clipper`]);
 //! - whether second moments are released at all.
 //!
-//! | [`Method`] | claim made in | source |
-//! |---|---|---|
-//! | `jme` | [`crate::mechanism::method::jme`] | Algorithm 1 |
-//! | `ime` | [`crate::mechanism::method::ime`] | Algorithm 4 |
-//! | `cs` | [`crate::mechanism::method::cs`] | Algorithm 5 |
-//! | `pp` | [`crate::mechanism::method::pp`] | Algorithm 6 |
-//! | `batch-squares` | [`crate::mechanism::method::batch_squares`] | Algorithm 2, own bound |
-//! | `joint-clip` | [`crate::mechanism::method::joint_clip`] | the heuristic of Section 5 |
+//! | [`Method`] | source |
+//! |---|---|
+//! | `jme` | Algorithm 1 |
+//! | `ime` | Algorithm 4 |
+//! | `cs` | Algorithm 5 |
+//! | `pp` | Algorithm 6 |
+//! | `batch-squares` | Algorithm 2, own bound |
+//! | `joint-clip` | the heuristic of Section 5 |
 //!
 //! The source is "Continual Release Moment Estimation with Differential Privacy".
 //!

@@ -78,7 +78,7 @@ impl CoordinateNoise {
     }
 }
 
-/// How much rounding can increase the distance of two streams.
+/// Maximum increase of the distance of two streams by rounding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum RoundingLoss {
     /// Encoders round sums: the most they add, in units of ζ.

@@ -13,18 +13,18 @@ use zeroize::{Zeroize, Zeroizing};
 impl Strategies {
     /// Starts encoding a run of the coordinates of all keys, laid end to end.
     pub(crate) fn encoder(&self, layout: Layout, run: Range<u64>) -> MomentEncoder {
-        match self.places(layout, run.clone()) {
+        match self.mask(layout, run.clone()) {
             None => MomentEncoder::Shared(self.first().encoder((run.end - run.start) as usize)),
-            Some(places) => {
-                let [first, second] = places.lengths();
+            Some(mask) => {
+                let [first, second] = mask.lengths();
                 let encoders = [self.first().encoder(first), self.second().encoder(second)];
-                MomentEncoder::Separate { places, encoders }
+                MomentEncoder::Separate { mask, encoders }
             }
         }
     }
 
     /// Returns `None` where all coordinates go through one strategy.
-    fn places(&self, layout: Layout, run: Range<u64>) -> Option<SecondMomentMask> {
+    fn mask(&self, layout: Layout, run: Range<u64>) -> Option<SecondMomentMask> {
         let is_second =
             |coordinate| layout.second().contains(&((coordinate % layout.coordinates() as u64) as usize));
         let separate = !self.are_one() && layout.second_len() > 0;
@@ -54,12 +54,12 @@ impl MatrixMechanism {
     /// Starts decoding the release of `keys` keys, laid end to end.
     pub(crate) fn decoder(&self, keys: u32) -> MomentDecoder {
         let coordinates = u64::from(keys) * self.layout().coordinates() as u64;
-        match self.strategies().places(self.layout(), 0..coordinates) {
+        match self.strategies().mask(self.layout(), 0..coordinates) {
             None => MomentDecoder::Shared(self.first_decoder(coordinates as usize)),
-            Some(places) => {
-                let [first, second] = places.lengths();
+            Some(mask) => {
+                let [first, second] = mask.lengths();
                 let decoders = [self.first_decoder(first), self.second_decoder(second)];
-                MomentDecoder::Separate { places, decoders }
+                MomentDecoder::Separate { mask, decoders }
             }
         }
     }
@@ -101,7 +101,7 @@ impl SecondMomentMask {
 /// Encoders of all coordinates. Unusable after an error.
 pub(crate) enum MomentEncoder {
     Shared(Box<dyn Encoder>),
-    Separate { places: SecondMomentMask, encoders: [Box<dyn Encoder>; 2] },
+    Separate { mask: SecondMomentMask, encoders: [Box<dyn Encoder>; 2] },
 }
 
 impl MomentEncoder {
@@ -123,9 +123,9 @@ impl MomentEncoder {
     pub(crate) fn add_encoded(&mut self, x: IntegerRow<'_>, y: &mut [i128]) -> Result<(), StepError> {
         match self {
             Self::Shared(encoder) => encoder.add_encoded(x, y),
-            Self::Separate { places, encoders } => match x {
-                IntegerRow::Narrow(x) => add_encoded_parts(places, encoders, x, y),
-                IntegerRow::Wide(x) => add_encoded_parts(places, encoders, x, y),
+            Self::Separate { mask, encoders } => match x {
+                IntegerRow::Narrow(x) => add_encoded_parts(mask, encoders, x, y),
+                IntegerRow::Wide(x) => add_encoded_parts(mask, encoders, x, y),
             },
         }
     }
@@ -162,7 +162,7 @@ impl MomentEncoder {
 
 /// Gathers the parts of both rows, and puts those of `y` back after adding the encoded ones.
 fn add_encoded_parts<T>(
-    places: &SecondMomentMask,
+    mask: &SecondMomentMask,
     encoders: &mut [Box<dyn Encoder>; 2],
     x: &[T],
     y: &mut [i128],
@@ -171,12 +171,12 @@ where
     T: Copy + Zeroize,
     for<'a> IntegerRow<'a>: From<&'a [T]>,
 {
-    let parts = places.gather(x)?.map(Zeroizing::new);
-    let mut sums = places.gather(y)?.map(Zeroizing::new);
+    let parts = mask.gather(x)?.map(Zeroizing::new);
+    let mut sums = mask.gather(y)?.map(Zeroizing::new);
     for ((encoder, x), y) in encoders.iter_mut().zip(&parts).zip(&mut sums) {
         encoder.add_encoded(x[..].into(), y)?;
     }
-    places.scatter(sums.each_ref().map(|part| &part[..]), y);
+    mask.scatter(sums.each_ref().map(|part| &part[..]), y);
     Ok(())
 }
 
@@ -188,7 +188,7 @@ fn saved_parts(state: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Decoders of all coordinates. Unusable after an error.
 pub(crate) enum MomentDecoder {
     Shared(Box<dyn Decoder>),
-    Separate { places: SecondMomentMask, decoders: [Box<dyn Decoder>; 2] },
+    Separate { mask: SecondMomentMask, decoders: [Box<dyn Decoder>; 2] },
 }
 
 impl MomentDecoder {
@@ -204,13 +204,13 @@ impl MomentDecoder {
     pub(crate) fn decode(&mut self, y: &[f64], x: &mut [f64]) -> Result<(), StepError> {
         match self {
             Self::Shared(decoder) => decoder.decode(y, x),
-            Self::Separate { places, decoders } => {
-                let parts = places.gather(y)?;
+            Self::Separate { mask, decoders } => {
+                let parts = mask.gather(y)?;
                 let mut decoded = parts.each_ref().map(|part| vec![0.0; part.len()]);
                 for ((decoder, y), x) in decoders.iter_mut().zip(&parts).zip(&mut decoded) {
                     decoder.decode(y, x)?;
                 }
-                places.scatter(decoded.each_ref().map(|part| &part[..]), x);
+                mask.scatter(decoded.each_ref().map(|part| &part[..]), x);
                 Ok(())
             }
         }

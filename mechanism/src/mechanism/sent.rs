@@ -1,4 +1,5 @@
-//! The number of records that entities sent, released beside the moments of those that counted.
+//! The number of records that entities sent, released together with the moments of those that
+//! counted.
 //!
 //! At most m records of an entity count in an epoch. An entity that takes part in an epoch also
 //! contributes the number of records that it sent under each key, at most M over all keys. The sum
@@ -83,7 +84,7 @@ mod tests {
         }
     }
 
-    /// What an entity adds in an epoch in which it takes part.
+    /// Contribution of an entity in an epoch in which it takes part.
     #[derive(Clone, Copy)]
     struct Contribution {
         epoch: usize,

@@ -62,7 +62,7 @@ pub struct Accumulators {
     sorted: SortedRows,
 }
 
-/// Most keys whose memory is kept for later ones.
+/// Maximum number of keys whose memory is kept for later ones.
 const SPARE_KEYS: usize = 8;
 
 /// Sums of a key, and rows not yet in them.

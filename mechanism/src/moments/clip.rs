@@ -159,7 +159,7 @@ impl Clipper {
     }
 
     /// Returns the same clipper, except that (x, √τ·xxᵀ) as a whole is clipped to norm ζ, with ν =
-    /// τζ² above 0, as in the [`joint_clip`](crate::mechanism::method::joint_clip) baseline. A
+    /// τζ² above 0, as in the [`JointClip`](crate::mechanism::Method::JointClip) method. A
     /// quantised row then holds the integers q ≈ f·x, which sum to first moments, and p ≈ √f·τ^¼·x,
     /// whose squares sum to second moments. `‖q‖² + ‖p‖⁴ ≤ 1` in units of 2²⁰ is tested on
     /// integers.

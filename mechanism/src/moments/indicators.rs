@@ -39,7 +39,7 @@
 //!
 //! # Price
 //! Where nothing is missing, the noise of Σ x_j and of Σ x_i x_j rises by √(5/4) and by 5/4: the
-//! clip norm does. The noise of N_j, of which a mean depends in proportion to its distance from the
+//! clip norm does. The noise of N_j, on which a mean depends in proportion to its distance from the
 //! middle of the bounds, replaces that of n; see `docs/estimates.md`.
 //!
 //! A row with no value at all is not a record and adds nothing, so that a blanked record is blanked

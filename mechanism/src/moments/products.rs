@@ -32,7 +32,7 @@ use nalgebra::{DMatrixView, DMatrixViewMut, Dyn};
 use pulp::{Arch, Simd, WithSimd};
 use zeroize::Zeroize;
 
-/// Most rows whose products always add up exactly.
+/// Maximum number of rows whose products always add up exactly.
 pub(super) const BLOCK_ROWS: usize = 1 << (52 - 2 * RECORD_BITS);
 
 /// Number of columns from which the matrix product is faster than the loop over rows (measured).
@@ -158,10 +158,11 @@ fn add_matrix_product(rows: &[f64], width: usize, dimension: usize, products: &m
     }
 }
 
-/// Most coordinates of a key whose records are added one by one: eight cache lines of 64 bytes.
+/// Maximum number of coordinates of a key whose records are added one by one: eight cache lines of
+/// 64 bytes.
 const COORDINATES: usize = 64;
 
-/// Most columns whose count, sums and products fit into [`COORDINATES`].
+/// Maximum number of columns whose count, sums and products fit into [`COORDINATES`].
 const COLUMNS: usize = 9;
 
 /// Returns whether each record is added at once to all sums of its key.

@@ -29,7 +29,7 @@ pub enum RecordError {
     },
     /// Rows with and without squares were mixed.
     #[error(
-        "rows of two clippers were mixed, one of which clips records and their squares together: use one for all rows"
+        "rows of two clippers were mixed, and one of them clips records and their squares together: use one clipper for all rows"
     )]
     Mixed,
 }

@@ -247,7 +247,7 @@ pub(super) const LEADING_BITS: u32 = 32;
 /// Bits of w.
 const WIDTH_BITS: u32 = 20;
 
-/// Most bits after the leading factor.
+/// Maximum number of bits after the leading factor.
 const MAX_LOW_BITS: u32 = 64 - LEADING_BITS;
 
 /// Number of draws whose bins are looked up together.

@@ -39,7 +39,7 @@ const CONJUGATE_GRADIENT_STEPS: usize = 60;
 /// The preconditioner raises eigenvalues of X(U) to at least this fraction of the largest.
 const PRECONDITIONER_FLOOR: f64 = 1e-9;
 
-/// Least energy of a residual, relative to the bound, that conjugate gradients reach despite
+/// Minimum energy of a residual, relative to the bound, that conjugate gradients reach despite
 /// rounding.
 const LEAST_ENERGY: f64 = 1e-26;
 
@@ -260,7 +260,7 @@ struct Stiff {
 
 /// Held constraints of one class, and the factorisation of Θ⁻¹ + P for them.
 struct ActiveConstraints {
-    places: Vec<usize>,
+    indices: Vec<usize>,
     factor: Llt<f64>,
 }
 
@@ -280,9 +280,9 @@ impl<'a> Preconditioner<'a> {
         let damped = |residual: &[f64]| times(&self.unconstrained(&times(residual, damping)), damping);
         let first = damped(residual);
         let mut rest = residual.to_vec();
-        for ActiveConstraints { places, factor } in active {
-            let solved = factor.solve(Mat::from_fn(places.len(), 1, |row, _| first[places[row]]));
-            places.iter().enumerate().for_each(|(row, &place)| rest[place] -= solved[(row, 0)]);
+        for ActiveConstraints { indices, factor } in active {
+            let solved = factor.solve(Mat::from_fn(indices.len(), 1, |row, _| first[indices[row]]));
+            indices.iter().enumerate().for_each(|(row, &index)| rest[index] -= solved[(row, 0)]);
         }
         damped(&rest)
     }
@@ -317,16 +317,16 @@ fn held_pairs(
     stiffness: &[f64],
     damping: &mut [f64],
 ) -> Vec<(usize, (usize, usize))> {
-    let weight = |place: usize, (i, j): (usize, usize)| {
-        stiffness[place] * ((z[(i, i)] * u[(j, j)] + z[(j, j)] * u[(i, i)]) / 2.0 + z[(i, j)] * u[(i, j)])
+    let weight = |index: usize, (i, j): (usize, usize)| {
+        stiffness[index] * ((z[(i, i)] * u[(j, j)] + z[(j, j)] * u[(i, i)]) / 2.0 + z[(i, j)] * u[(i, j)])
     };
     let pairs = (patterns.number()..).zip(patterns.pairs());
-    let mut weighed: Vec<_> = pairs.map(|(place, pair)| (weight(place, pair), (place, pair))).collect();
+    let mut weighed: Vec<_> = pairs.map(|(index, pair)| (weight(index, pair), (index, pair))).collect();
     weighed.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let active = weighed.iter().take_while(|(weight, _)| *weight >= HELD_FROM).count().min(HELD_PAIRS);
     weighed[active..]
         .iter()
-        .for_each(|(weight, (place, _))| damping[*place] = (1.0 + weight.max(0.0)).sqrt().recip());
+        .for_each(|(weight, (index, _))| damping[*index] = (1.0 + weight.max(0.0)).sqrt().recip());
     weighed[..active].iter().map(|(_, pair)| *pair).collect()
 }
 
@@ -343,11 +343,11 @@ impl ActiveConstraints {
         stiffness: &[f64],
     ) -> Option<Self> {
         let number = patterns.number();
-        let places: Vec<usize> = (0..number)
-            .chain(pairs.iter().map(|(place, _)| *place))
-            .map(|place| part.start + place)
+        let indices: Vec<usize> = (0..number)
+            .chain(pairs.iter().map(|(index, _)| *index))
+            .map(|index| part.start + index)
             .collect();
-        let mut diagonals = Mat::<f64>::zeros(z.nrows(), places.len());
+        let mut diagonals = Mat::<f64>::zeros(z.nrows(), indices.len());
         let mut add = |column: usize, pattern: usize| {
             let entries = diagonals.col_as_slice_mut(column).iter_mut();
             entries.zip(patterns.diagonal_of(pattern)).for_each(|(sum, entry)| *sum += entry);
@@ -370,11 +370,11 @@ impl ActiveConstraints {
         let entry = |a: usize, b: usize| {
             let pairs =
                 if a.min(b) < number { 0.0 } else { crossed((pairs[a - number].1, pairs[b - number].1)) };
-            let slack = if a == b { stiffness[places[a]].recip() } else { 0.0 };
+            let slack = if a == b { stiffness[indices[a]].recip() } else { 0.0 };
             2.0 * (mixed[(a, b)] + mixed[(b, a)] + pairs) + slack
         };
-        let factor = Mat::from_fn(places.len(), places.len(), entry).llt(Side::Lower).ok()?;
-        Some(Self { places, factor })
+        let factor = Mat::from_fn(indices.len(), indices.len(), entry).llt(Side::Lower).ok()?;
+        Some(Self { indices, factor })
     }
 }
 

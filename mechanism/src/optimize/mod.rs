@@ -69,7 +69,7 @@ pub type OnProgress<'a> = &'a mut dyn FnMut(&OptimizerProgress) -> ControlFlow<(
 pub struct OptimizerProgress {
     /// Number of points.
     pub iteration: usize,
-    /// Least value of a feasible X so far.
+    /// Minimum value of a feasible X so far.
     pub objective: f64,
     /// Largest lower bound so far.
     pub lower_bound: f64,

@@ -159,7 +159,7 @@ pub(super) fn search(
 ) -> Result<OptimizerResult, OptimizeError> {
     let mut record = OptimizerRecord::new(problem, settings, callback)?;
     let start = dual::start(problem.form.as_ref(), problem.classes);
-    let mut point = look(problem, &start, 0.0, &mut record).ok_or(OptimizeError::Numerical)?;
+    let mut point = evaluate(problem, &start, 0.0, &mut record).ok_or(OptimizeError::Numerical)?;
     let mut interior = problem.classes.overlap().then(|| Interior::new(&point.multipliers, point.bound()));
     loop {
         let gram = point.gram(problem.classes);
@@ -203,13 +203,13 @@ fn climb(
         }
         let trial = plus(&from.multipliers, length, ascent);
         let enough = from.value(interior) + SUFFICIENT_RISE * length * direction.rise;
-        look(problem, &trial, weight, record)
+        evaluate(problem, &trial, weight, record)
             .filter(|next| next.value(interior) >= enough)
             .map(|next| (next, length))
     })
 }
 
-fn look(
+fn evaluate(
     problem: &OptimizerProblem<'_>,
     multipliers: &[f64],
     weight: f64,

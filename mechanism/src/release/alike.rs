@@ -140,10 +140,10 @@ fn given(values: i128) -> Vec<Sums> {
 fn unusable_records_are_indistinguishable_from_others() {
     let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 5e-324, 1e-308, 1e-140, 1e140, 1e300, -0.0];
     for mechanism in mechanisms() {
-        let usual = sums(&[0.5, -0.25, 0.125, 0.1, 0.2, 0.3]);
+        let complete = sums(&[0.5, -0.25, 0.125, 0.1, 0.2, 0.3]);
         for value in odd {
-            check(&mechanism, [&usual, &sums(&[0.5, -0.25, 0.125, value, 0.2, 0.3])]);
-            check(&mechanism, [&sums(&[0.5, value, 0.125, 0.0, 0.2, 0.3]), &usual]);
+            check(&mechanism, [&complete, &sums(&[0.5, -0.25, 0.125, value, 0.2, 0.3])]);
+            check(&mechanism, [&sums(&[0.5, value, 0.125, 0.0, 0.2, 0.3]), &complete]);
         }
     }
 }

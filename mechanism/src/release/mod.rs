@@ -162,7 +162,7 @@ impl ReleaseShard {
         Ok(())
     }
 
-    /// Draws the noise of the next epochs, of which `begun` has the first.
+    /// Draws the noise of the next epochs. `begun` is the first of them.
     fn draw(&self, epochs: usize, begun: Option<PreparedNoise>) -> Result<PreparedNoise, ReleaseError> {
         let width = self.coordinates;
         let (drawn, begun) = begun.map_or((0, None), |begun| (begun.epochs, Some(begun.noise)));
@@ -221,7 +221,7 @@ impl ReleaseShard {
         self.release_run(epoch, [sums].into_iter())
     }
 
-    /// Releases a run of epochs, the `first` and those after it, of which `sums` has the sums.
+    /// Releases a run of epochs, the `first` and those after it. `sums` has their sums.
     /// Returns the values of all of them, epoch after epoch. Sums are read after all noise is
     /// drawn.
     ///

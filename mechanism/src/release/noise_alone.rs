@@ -75,7 +75,7 @@ struct Part {
     form: RowForm,
 }
 
-/// How z becomes a row of `C⁻¹z`.
+/// Computation of a row of `C⁻¹z` from z.
 enum RowForm {
     Correlated(Box<dyn Correlator>),
     Decoded(Box<dyn Decoder>),
@@ -89,7 +89,7 @@ struct Room {
     real: Vec<f64>,
 }
 
-/// What the noise is for.
+/// Use of the noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoiseStreamParameters {
     /// Number of coordinates, at least 1.

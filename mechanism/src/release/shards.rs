@@ -7,8 +7,8 @@ use std::ops::Range;
 const NEAR_COORDINATES: u64 = 1 << 14;
 
 /// Coordinates of a shard in [`Shards::of`]: enough that an epoch's fixed work for a shard (a key
-/// from the operating system, a first kilobyte of keystream, a message) is small beside that for
-/// its coordinates.
+/// from the operating system, a first kilobyte of keystream, a message) is small relative to that
+/// for its coordinates.
 const WIDE: u64 = 256;
 
 /// Coordinates of a shard where there are few, so that several workers can share them.
@@ -119,7 +119,7 @@ mod tests {
         }
 
         #[test]
-        fn the_usual_shards_are_few_for_few_coordinates(dimension in 1usize..100_000) {
+        fn the_default_shards_are_few_for_few_coordinates(dimension in 1usize..100_000) {
             let shards = Shards::of(1, Layout::new(dimension, SecondMoment::None));
             let (number, coordinates) = (u64::from(shards.number()), shards.coordinates());
             prop_assert!(number <= FEW_MANY[1] && number <= coordinates.div_ceil(NARROW));

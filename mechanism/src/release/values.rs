@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[serde(from = "ReleasedStorage")]
 pub struct Released {
     values: Arc<ReleasedBuffer>,
-    /// Those of `values` that it holds.
+    /// Range of `values` that this run holds.
     run: Range<usize>,
 }
 

@@ -25,7 +25,7 @@ pub const MAX_HISTORY_HORIZON: u64 = 1 << 20;
 #[non_exhaustive]
 pub enum StrategyError {
     /// The name is unknown.
-    #[error("no strategy is called `{found}`; expected one of {}", all_names())]
+    #[error("unknown strategy `{found}`; expected one of {}", all_names())]
     Unknown {
         /// The rejected text.
         found: String,
@@ -35,7 +35,7 @@ pub enum StrategyError {
     Number {
         /// The name before the number.
         strategy: &'static str,
-        /// What the number counts.
+        /// Meaning of the number.
         unit: &'static str,
         /// Largest allowed number.
         limit: u32,
@@ -52,7 +52,7 @@ pub enum StrategyError {
         strategy: String,
     },
     /// The strategy needs the result of an optimiser or a file.
-    #[error("the strategy `{strategy}` was not fitted: it needs what an optimiser found for it")]
+    #[error("the strategy `{strategy}` has no parameters: run its optimiser first")]
     NotFitted {
         /// Name on the command line.
         strategy: String,
@@ -64,7 +64,7 @@ pub enum StrategyError {
         strategy: String,
         /// Workload as written on the command line.
         workload: String,
-        /// What the strategy needs.
+        /// The requirement of the strategy.
         reason: &'static str,
     },
     /// The strategy needs a number of steps, and none was given.

@@ -40,7 +40,7 @@
 //! with R*, u and R* are functions **of the noise alone**. As `R*_t = z_t − u_t`, |R*| ≤ 2M unless
 //! |z| > M or |u| > M. Discrete Gaussians are σ²-sub-Gaussian (Canonne, Kamath & Steinke 2020),
 //! `u_t = Σ_s C⁻¹[t,s] (z_s − error_s)`, and the largest norm ρ of a row of C⁻¹ is at least 1. With
-//! `M = 40ρσ`, of which the errors take less than ρσ, one coordinate of one step leaves the range
+//! `M = 40ρσ`, where the errors take less than ρσ, one coordinate of one step leaves the range
 //! with probability at most `4 exp(−39²/2) < 2⁻¹⁰⁹⁴`. So for up to 2⁹⁴ numbers the two releases are
 //! within 2⁻¹⁰⁰⁰ of each other in total variation, and the release that runs is (ε, δ + (1 + e^ε)
 //! 2⁻¹⁰⁰⁰)-private. The difference is less than the last digit of any δ. ∎
@@ -53,7 +53,7 @@
 //! # Why pipelines encode
 //! A restart could replay this form. The private log holds the sums x and the values w of every
 //! epoch, so it determines `u_t = w_t − K x_t`, and the u determine the state. Nothing is drawn
-//! again, so the proof holds. Pipelines encode all the same: only Toeplitz buffers with a horizon
+//! again, so the proof holds. Pipelines encode anyway: only Toeplitz buffers with a horizon
 //! have a diagonal of ones, so the encoded form would stay for all other strategies, and logs,
 //! their checks, audits and attacks would exist twice. What that would save is the difference of
 //! the two forms in `cargo bench --bench buffered -- release`. It counts for rows of a million
@@ -69,10 +69,10 @@ use super::{
 /// that.
 const DEVIATION_BITS: u32 = 41;
 
-/// Most that `coarse_bits` can be: with coarser units 2M would exceed 63 bits.
+/// Maximum of `coarse_bits`: with coarser units 2M would exceed 63 bits.
 const MAX_COARSE_BITS: u8 = 11;
 
-/// Most that `sum_bits` can be: sums of 64 bits then stay within 127 bits of the grid.
+/// Maximum of `sum_bits`: sums of 64 bits then stay within 127 bits of the grid.
 const MAX_SUM_BITS: u8 = 63;
 
 /// M / (ρσ).

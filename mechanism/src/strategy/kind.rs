@@ -85,7 +85,7 @@ pub enum OmissionReason {
     },
     /// It has no form for the workload or the participation.
     NoForm {
-        /// What it lacks or needs.
+        /// The missing requirement.
         detail: String,
     },
     /// The comparison was stopped before it.
@@ -115,7 +115,7 @@ pub struct Kind {
     pub(super) word: &'static str,
     /// One line for `--help`.
     pub(super) help: &'static str,
-    /// What the number after the name counts, and its largest value; `None` for a name without one.
+    /// Meaning of the number after the name, and its maximum; `None` for a name without a number.
     pub(super) number: Option<(&'static str, u32)>,
     /// Longest horizon of the strategy that runs.
     pub(super) horizon: u64,
@@ -150,15 +150,15 @@ pub enum Fit {
     /// The certified optimum over all C of a convex [`program`](crate::optimize), which also takes
     /// workloads that are not causal.
     Program {
-        /// Whether it takes several participations into account.
-        several: bool,
+        /// Whether it takes repeated participations into account.
+        repeated: bool,
     },
 }
 
 /// An optimiser: finds the parameters of the named strategy for a purpose.
 pub type Search = fn(&StrategyName, &Purpose, OnProgress<'_>) -> Result<OptimisedStrategy, SearchError>;
 
-/// What a strategy is made from.
+/// Input of a strategy's constructor.
 pub(super) struct Specification<'a> {
     pub(super) name: &'a StrategyName,
     pub(super) workload: &'a Workload,
@@ -419,7 +419,7 @@ pub fn fit(
 ) -> Result<OptimisedStrategy, SearchError> {
     match name.fit() {
         Fit::Parameters { search, .. } => search(name, purpose, progress),
-        Fit::Program { several } => dense::optimum(name, purpose, several, progress),
+        Fit::Program { repeated } => dense::optimum(name, purpose, repeated, progress),
         Fit::None => Err(StrategyError::NotFitted { strategy: name.to_string() }.into()),
     }
 }

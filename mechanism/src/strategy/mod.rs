@@ -298,13 +298,13 @@ pub trait Decoder: Send {
     /// # Errors
     /// [`StepError::PastHorizon`] and [`StepError::Coordinates`]; the state is then unchanged.
     fn decode(&mut self, y: &[f64], x: &mut [f64]) -> Result<(), StepError>;
-    /// The numbers that later steps need, beside the number of steps.
+    /// The numbers that later steps need, besides the number of steps.
     fn save(&self) -> Vec<f64>;
 
     /// Continues after `steps` steps with the numbers that [`save`](Self::save) returned then.
     ///
     /// # Errors
-    /// [`StepError::State`] if there can't be so many steps or numbers; the state is then
+    /// [`StepError::State`] if the number of steps or numbers is impossible; the state is then
     /// unchanged.
     fn restore(&mut self, steps: u64, state: &[f64]) -> Result<(), StepError>;
 }

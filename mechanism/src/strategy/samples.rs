@@ -36,7 +36,7 @@ pub(super) fn all(norms: RowNorms<'_>) -> RowSamples<'_> {
     Box::new(norms.zip(1_u64..).map(|(norm, t)| RowSample { step: t as f64, weight: 1.0, norm }))
 }
 
-/// Least and greatest number of terms computed one by one.
+/// Minimum and maximum number of terms computed one by one.
 const TERMS: [u64; 2] = [1 << 14, 1 << 20];
 
 /// Relative error allowed between a term and its lasting parts.

@@ -65,7 +65,7 @@ pub struct Decay(f64);
 pub enum WorkloadError {
     /// The text has no known form.
     #[error(
-        "no workload is written `{found}`; expected `prefix`, `average`, `exponential:β`, `window:k`, `window-mean:k`, \
+        "unknown workload `{found}`; expected `prefix`, `average`, `exponential:β`, `window:k`, `window-mean:k`, \
          `momentum:β` or `adam:β`, for example `exponential:0.9` or `window:10`"
     )]
     Unknown {

@@ -40,9 +40,9 @@ fn strategy(name: &str, workload: &str) -> Arc<dyn Strategy> {
     let steps = STEPS as u64;
     let name = name.parse::<StrategyName>().expect("a strategy");
     let workload = workload.parse::<Workload>().expect("a workload");
-    let several = matches!(name.fit(), Fit::Program { several: true });
+    let repeated = matches!(name.fit(), Fit::Program { repeated: true });
     let purpose = Purpose {
-        participation: if several { "2x3" } else { "1" }.parse().expect("a participation"),
+        participation: if repeated { "2x3" } else { "1" }.parse().expect("a participation"),
         objective: Objective::MaxError,
         ..Purpose::new(workload.clone(), steps)
     };

@@ -15,7 +15,7 @@ impl EpochBuffer {
     pub(super) fn new(setup: &BoundSetup, expected: usize) -> Self {
         let BoundSetup { limits, by_column, dimension, .. } = *setup;
         let needed = if by_column { 0 } else { dimension };
-        match limits.several {
+        match limits.repeat_policy {
             RepeatPolicy::Keep => Self::First(FirstRecords::new(limits, setup.columns.len(), expected)),
             RepeatPolicy::Average => Self::Means(KeyMeans { limits, needed, entities: table(expected) }),
         }
@@ -306,8 +306,8 @@ mod tests {
         BoundSetup { limits, by_column, dimension, columns: columns.into(), histories, first_epoch: 1 }
     }
 
-    fn limits(most: u32, several: RepeatPolicy) -> EntityLimits {
-        EntityLimits { records_per_epoch: most, several, ..EntityLimits::LEAST }
+    fn limits(most: u32, repeat_policy: RepeatPolicy) -> EntityLimits {
+        EntityLimits { records_per_epoch: most, repeat_policy, ..EntityLimits::LEAST }
     }
 
     fn passed(limits: EntityLimits, records: &[(u8, u64, u32, f64)]) -> Vec<(u128, u32, u64)> {
@@ -330,8 +330,8 @@ mod tests {
     #[test]
     fn sent_records_are_the_first_ones_of_admitted_entities() {
         let records = [(1, 5, 7), (1, 9, 8), (1, 6, 7), (2, 7, 8), (1, 4, 9), (3, 8, 9)];
-        let sent = |several, most| {
-            let limits = EntityLimits { sent_limit: NonZeroU32::new(most), ..limits(1, several) };
+        let sent = |repeat_policy, most| {
+            let limits = EntityLimits { sent_limit: NonZeroU32::new(most), ..limits(1, repeat_policy) };
             let mut buffer = EpochBuffer::new(&setup(limits, &[(0.0, 1.0)], false), 0);
             for (entity, position, key) in records {
                 buffer.add(Entity(entity), position, key, &[0.5], &[(0.0, 1.0)]);

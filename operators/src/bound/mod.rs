@@ -133,7 +133,8 @@ pub struct EntityLimits {
     /// m: maximum number of records in one epoch, at least 1.
     pub records_per_epoch: u32,
     /// Treatment of several records of an entity in an epoch.
-    pub several: RepeatPolicy,
+    #[serde(rename = "several")]
+    pub repeat_policy: RepeatPolicy,
     /// M: the most records of an entity in an epoch that the number of sent records counts, those
     /// that pass included; `None` if that number is not released.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -152,7 +153,7 @@ pub enum RepeatPolicy {
     Average,
 }
 
-/// All that the rule needs of an entity's past. Private: `Debug` does not print it.
+/// The past of an entity, as far as the rule needs it. Private: `Debug` does not print it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EntityHistory {
     /// Number of epochs in which it took part.
@@ -173,7 +174,7 @@ impl EntityLimits {
         participations: 1,
         min_separation: 1,
         records_per_epoch: 1,
-        several: RepeatPolicy::Keep,
+        repeat_policy: RepeatPolicy::Keep,
         sent_limit: None,
     };
 
@@ -198,7 +199,7 @@ impl EntityLimits {
     ///     participations: 2,
     ///     min_separation: 3,
     ///     records_per_epoch: 1,
-    ///     several: RepeatPolicy::Keep,
+    ///     repeat_policy: RepeatPolicy::Keep,
     ///     sent_limit: None,
     /// };
     /// let first = limits.admit(None, 5);
@@ -226,7 +227,7 @@ impl EntityLimits {
 pub struct BoundedRecords {
     pub(crate) measurement: MeasurementId,
     pub(crate) records: Records,
-    /// Number of sent records by key, of which these are a part.
+    /// Number of sent records by key; these are a part of it.
     pub(crate) sent: BTreeMap<u32, u64>,
 }
 
@@ -246,7 +247,7 @@ impl Deref for BoundedRecords {
     }
 }
 
-/// What [`BoundEntities`] needs to know. Made from the [`Measurement`] or
+/// Parameters of [`BoundEntities`]. Made from the [`Measurement`] or
 /// [`Windows`](crate::Windows) of the releases.
 #[derive(Clone)]
 pub struct BoundPlan {
@@ -293,7 +294,7 @@ pub trait BoundEntities<'scope> {
     ///     participations: 4,
     ///     min_separation: 2,
     ///     records_per_epoch: 1,
-    ///     several: RepeatPolicy::Keep,
+    ///     repeat_policy: RepeatPolicy::Keep,
     ///     sent_limit: None,
     /// };
     /// # let strategies = mechanism.strategies().clone();

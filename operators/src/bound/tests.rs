@@ -107,7 +107,7 @@ fn expected(records: &[TestRecord], limits: EntityLimits) -> BoundedOutcome {
             let most = limits.records_per_epoch as usize;
             let most_sent = limits.sent_limit.map_or(0, |most| most.get() as usize);
             let mut send = |key: u32| *sent.entry((epoch, key)).or_default() += 1;
-            match limits.several {
+            match limits.repeat_policy {
                 RepeatPolicy::Keep => {
                     there.iter().take(most_sent).for_each(|record| send(record.2));
                     passed.extend(there.iter().take(most).map(|r| (epoch, r.2, f64::from(r.3).to_bits())));
@@ -144,9 +144,9 @@ fn close(found: &BoundedOutcome, expected: &BoundedOutcome) -> bool {
 pub(super) fn limits() -> impl Strategy<Value = EntityLimits> {
     (1..4_u64, 1..5_u64, 1..3_u32, prop::bool::ANY, 0..4_u32).prop_map(
         |(participations, min_separation, records_per_epoch, average, more)| {
-            let several = if average { RepeatPolicy::Average } else { RepeatPolicy::Keep };
+            let repeat_policy = if average { RepeatPolicy::Average } else { RepeatPolicy::Keep };
             let sent_limit = NonZeroU32::new(records_per_epoch + more).filter(|_| more > 0);
-            EntityLimits { participations, min_separation, records_per_epoch, several, sent_limit }
+            EntityLimits { participations, min_separation, records_per_epoch, repeat_policy, sent_limit }
         },
     )
 }

@@ -9,7 +9,7 @@ use timely::dataflow::operators::Input;
 use timely::dataflow::operators::vec::Broadcast;
 use timely::dataflow::{InputHandle, Scope};
 
-/// What a worker does to one of its two inputs.
+/// An action of a worker on one of its two inputs.
 #[derive(Clone, Copy, Debug)]
 enum InputAction {
     /// Sends a number to an epoch this far ahead.

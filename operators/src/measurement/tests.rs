@@ -190,7 +190,7 @@ fn records_of_entities_must_be_bounded_under_the_same_limits() {
     };
     let of = |limits| entities(limits, [(-1.0, 1.0)]).build().unwrap();
     let twice = EntityLimits { participations: 2, ..EntityLimits::LEAST };
-    let averaged = EntityLimits { several: RepeatPolicy::Average, ..EntityLimits::LEAST };
+    let averaged = EntityLimits { repeat_policy: RepeatPolicy::Average, ..EntityLimits::LEAST };
     assert_eq!(reason(of(twice), Some(of(twice))), None);
     assert!(reason(of(twice), None).unwrap().contains("not bounded"));
     for limits in [EntityLimits::LEAST, averaged] {

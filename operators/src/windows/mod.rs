@@ -259,7 +259,7 @@ struct KeyRows {
     values: Zeroizing<Vec<f64>>,
 }
 
-/// What the order of rows follows.
+/// The order of rows.
 #[derive(Clone, Copy)]
 enum Order {
     /// Batches are runs of the stream. Those without positions have the number of a worker and of

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use std::sync::mpsc;
 use timely::dataflow::operators::{Inspect, vec::ToStream};
 
-/// What a window released: its last epoch, its key, the positions of its rows, the integers for the
+/// Release of a window: its last epoch, its key, the positions of its rows, the integers for the
 /// private log, and the saved state.
 #[derive(Clone, PartialEq)]
 struct Answered {
@@ -158,7 +158,7 @@ fn entities_count_within_their_limits_in_stream_order() {
         participations: 1,
         min_separation: 1,
         records_per_epoch: 2,
-        several: RepeatPolicy::Keep,
+        repeat_policy: RepeatPolicy::Keep,
         sent_limit: None,
     };
     let entities = WindowEntities { limits, bounds: [(0.0, 40.0)].into(), histories: Arc::default() };

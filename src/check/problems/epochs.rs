@@ -6,7 +6,7 @@ use super::{Extent, Observation, Problem};
 use crate::check::coverage::{ClosedCoverage, Coverage};
 use crate::pipeline::Pipeline;
 
-/// Epochs before the first record that are no problem.
+/// Number of epochs before the first record that is not a problem.
 const FEW_EPOCHS: u64 = 10;
 
 /// Closed epochs from which it means anything that nearly all of them are empty.
@@ -27,7 +27,7 @@ pub(super) fn empty_start(pipeline: &Pipeline, seen: &Observation<'_>) -> Option
     (first > FEW_EPOCHS.max(by.horizon / 10)).then(|| Problem::new("empty start", public, message))
 }
 
-/// Epochs of which nearly all had no arrival: a public fact unless the end of the input closes
+/// Reports that nearly all epochs had no arrival: a public fact unless the end of the input closes
 /// epochs.
 pub(super) fn idle_clock(pipeline: &Pipeline, seen: &Observation<'_>) -> Option<Problem> {
     let clocked =
@@ -54,7 +54,7 @@ pub(in crate::check) fn is_nearly_empty(
         && [&coverage.closed, newest].iter().all(|closed| closed.filled.saturating_mul(10) <= closed.epochs())
 }
 
-/// Closed epochs of which nearly all have no record.
+/// Reports that nearly all closed epochs have no record.
 pub(super) fn empty_epochs(pipeline: &Pipeline, seen: &Observation<'_>) -> Option<Problem> {
     let public = pipeline.privacy.neighbours.counts_are_public();
     let message =
@@ -70,7 +70,7 @@ pub fn never_closes(pipeline: &Pipeline) -> Option<Problem> {
     let endless = pipeline
         .sources
         .iter()
-        .find(|source| source.goes_on() && source.idle.is_none() && waits(&source.schedule))?;
+        .find(|source| source.is_endless() && source.idle.is_none() && waits(&source.schedule))?;
     let message = format!(
         "{} has no end, so with clock = \"end-of-input\" no epoch would ever be published: name an arrival column in [epochs]",
         endless.input

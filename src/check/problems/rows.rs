@@ -21,17 +21,16 @@ pub(super) const MISSPELT_KEYS: &str = "misspelt keys";
 /// The problem of values that would be clipped.
 const OUT_OF_BOUNDS: &str = "values out of bounds";
 
-/// Fewest rows of a stretch of rows that don't count, or of values beyond a bound, if that is a
+/// Minimum length of a stretch of rows that don't count, or of values beyond a bound, that is a
 /// problem. A tenth of all is needed too.
 const LEAST_STRETCH: u64 = 40;
 
-/// Fewest rows of the beginning of a source of which none has a value of a column, if that is a
+/// Minimum number of rows at the start of a source, all without a value of a column, that is a
 /// problem.
 const LEAST_MISSING: u64 = 1000;
 
 type Count = fn(&RowCounters) -> u64;
 
-/// Returns the problems of the rows of a source.
 pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &SourceRows<'_>) -> Vec<Problem> {
     let least = all.extent.least();
     let mut found = Vec::new();
@@ -55,9 +54,9 @@ pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &Source
     found
 }
 
-/// Adds the problems of the longest stretches of rows that don't count. Other rows may hide them
-/// among all rows. What the clock shows does not depend on what rows hold; all else does, also what
-/// would be public of all rows, since private facts decide where a stretch begins.
+/// Adds the problems of the longest stretches of rows that don't count, which shares of all rows
+/// may hide. Problems of the public clock stay public. All others are private here, even those that
+/// are public for all rows, because private facts decide where a stretch begins.
 fn of_stretches(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>, found: &mut Vec<Problem>) {
     let survey = seen.survey;
     let of = |stretch: &Stretch, is_public: bool| {
@@ -159,11 +158,11 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
             |_| 0,
             |count| count.late + count.folded,
             (2, "most rows"),
-            "come after their epoch has closed: raise allowed_lateness, or choose the clock of [epochs] anew",
+            "come after their epoch has closed: raise allowed_lateness, or choose another clock in [epochs]",
         ),
     ];
     for (kind, clocked, count, (share, name), message) in times {
-        // What the public clock shows is public whatever the rows hold, and so is its message.
+        // Facts of the public clock are public, whatever the rows contain, and so is the message.
         let is_clocked = seen.exceed(share, clocked);
         let count = if is_clocked { clocked } else { count };
         if seen.exceed(share, count) && !(falls && kind == "late") {
@@ -191,7 +190,7 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
     found
 }
 
-/// A clock that falls back into closed epochs: by the public clock, this share of the rows is late.
+/// Reports a clock that falls back: this share of the rows has a clock value in a closed epoch.
 pub(in crate::check) fn falling_clock(rows: &str) -> Problem {
     let message = format!(
         "by the public clock, {rows} are of epochs that rows before them have closed: sort the rows by the column of the clock, \
@@ -200,7 +199,7 @@ pub(in crate::check) fn falling_clock(rows: &str) -> Problem {
     Problem::new(FALLING_CLOCK, true, message)
 }
 
-/// Event times of which nearly all are after the clock, which is public: if the two columns are
+/// Reports event times of which nearly all are after the public clock: if the two columns are
 /// swapped, private times move it.
 fn swapped_clock(survey: &RowSurvey, least: u64) -> Option<Problem> {
     let timed = survey.early_events + survey.delays.iter().sum::<u64>();
@@ -214,7 +213,7 @@ fn swapped_clock(survey: &RowSurvey, least: u64) -> Option<Problem> {
     })
 }
 
-/// Values of which most are outside of one bound.
+/// Reports columns with most values outside of one bound.
 fn out_of_bounds(pipeline: &Pipeline, seen: &SourceRows<'_>, least: u64) -> Vec<Problem> {
     let columns = pipeline.columns.iter().zip(&seen.survey.columns);
     let outside = columns.filter(|(_, survey)| survey.values.all >= least);
@@ -226,8 +225,8 @@ fn out_of_bounds(pipeline: &Pipeline, seen: &SourceRows<'_>, least: u64) -> Vec<
     outside.map(|(column, is_above)| beyond_bounds(column, is_above)).collect()
 }
 
-/// Values of which most in one part of the source are outside of one bound. Where it begins and
-/// ends is private.
+/// Reports a column with most values outside of one bound in one part of the source. Where it
+/// begins and ends is private.
 fn stretch_out_of_bounds(pipeline: &Pipeline, seen: &SourceRows<'_>) -> Option<Problem> {
     let mut columns = pipeline.columns.iter().zip(&seen.survey.columns);
     columns.find_map(|(column, survey)| {
@@ -243,7 +242,7 @@ fn stretch_out_of_bounds(pipeline: &Pipeline, seen: &SourceRows<'_>) -> Option<P
     })
 }
 
-/// Values of a column that would be clipped at one of its bounds.
+/// Describes values of a column that would be clipped at one of its bounds.
 pub(in crate::check) fn beyond_bounds(column: &Column, is_above: bool) -> Problem {
     let bound = match (column.bounds.is_empty(), is_above) {
         (true, false) => format!("below lower = {}", column.lower),
@@ -259,8 +258,8 @@ pub(in crate::check) fn beyond_bounds(column: &Column, is_above: bool) -> Proble
     Problem::new(OUT_OF_BOUNDS, false, message)
 }
 
-/// Histograms without a bin for nearly all rows that have a value, or of a column that no row has.
-/// Those of [[columns]] are judged by their values.
+/// Reports histograms without a bin for nearly all rows that have a value, or of a column that no
+/// row has. Those of [[columns]] are judged by their values.
 fn empty_histograms(pipeline: &Pipeline, seen: &SourceRows<'_>, least: u64, is_whole: bool) -> Vec<Problem> {
     let problem = |(histogram, survey): (&Histogram, &ColumnSurvey)| {
         let (bins, column) = (survey.bins, &histogram.column);
@@ -296,7 +295,7 @@ pub fn histogram_surveys<'a>(
     alone.zip(survey.columns.iter().skip(pipeline.columns.len()))
 }
 
-/// A column of which no row of any source has a readable value, though rows count for others.
+/// Reports a column without a readable value in any source, although rows count for others.
 pub(super) fn empty_column(pipeline: &Pipeline, seen: &Observation<'_>) -> Option<Problem> {
     let surveys = || seen.sources.iter().map(|source| &source.survey.columns);
     // A run may compare the values of its first rows only, so another column must have some.
@@ -336,7 +335,7 @@ fn defect(pipeline: &Pipeline, seen: &SourceRows<'_>) -> String {
         (Some(defect), _) => format!(": {defect}"),
         (None, Some(worst)) if 2 * worst.numeric_times > worst.malformed => match number_format(pipeline) {
             Some(unit) => format!(
-                ": found numbers that are no times of our days in {unit} since 1970, as time_format in [source] says: \
+                ": found numbers that are not recent times in {unit} since 1970, as time_format in [source] says: \
                  try seconds, milliseconds, microseconds or nanoseconds"
             ),
             None => format!(

@@ -14,7 +14,7 @@ const RUNS: u64 = 20_000;
 /// Rows of a window over those that it needs.
 const ROOM: usize = 2;
 
-/// Least rows of a window without a lower limit.
+/// Minimum number of rows of a window without a lower limit.
 const LEAST_ROWS: usize = 200;
 
 /// The claim and the finding.
@@ -99,7 +99,7 @@ impl WindowAuditReport {
         let verdict = if finding.ok { "The claim is not exceeded." } else { "THE CLAIM IS EXCEEDED." };
         format!(
             "{}: (ε, δ) = ({}, {}) is claimed for {} neighbours, unit {}; confidence {}\n\n{}\n{verdict} An estimator spends its \
-             budget on several steps, of which one pair of streams shows only some, so the share is well below 100 %.\n",
+             budget on several steps, and one pair of streams shows only some of them, so the share is well below 100 %.\n",
             self.name,
             number(self.epsilon),
             number(self.delta),

@@ -145,7 +145,7 @@ impl CheckReport<'_> {
         }
         if let Some(records) = self.middle_epoch().filter(|&records| records < FEW_RECORDS) {
             notes.push(format!(
-                "the middle one of the epochs with records has {records} for each key, fewer than the usual noise of a count: lengthen \
+                "the middle one of the epochs with records has {records} for each key, fewer than the standard deviation of the noise of a count: lengthen \
                  epochs in [epochs], unless only sums over many of them matter"
             ));
         }

@@ -13,17 +13,17 @@ use serde_json::{Value, json};
 use super::super::output::{fit_columns, fitting_table, number, table, terminal_width};
 use super::super::{PRIVATE, thousands};
 
-/// Most epochs and unlisted keys in a list.
+/// Maximum number of epochs and unlisted keys in a list.
 pub(super) const LISTED: usize = 12;
 
-/// What was seen, and what a run would make of it.
+/// The rows seen, and how a run would count them.
 pub(super) struct CheckReport<'a> {
     pub(super) pipeline: &'a Pipeline,
     pub(super) run: &'a DryRun,
     pub(super) problems: Vec<Problem>,
     /// The last epoch that a run would publish.
     published: u64,
-    /// What a run would publish and spend.
+    /// Releases and cost of a run.
     release: String,
     /// The keys, if they are discovered.
     discovered: Option<DiscoveredKeys>,
@@ -64,7 +64,7 @@ impl<'a> CheckReport<'a> {
         Ok(CheckReport { pipeline, run, problems, published, release, discovered })
     }
 
-    /// Returns what became of the rows: a name for programs, one for people, and a count.
+    /// Returns the outcomes of the rows: a name for programs, one for people, and a count.
     fn outcomes(&self) -> [(&'static str, &'static str, u64); 12] {
         let c: &RowCounters = &self.run.counters;
         let [missing, malformed] = match self.pipeline.rows.missing {
@@ -84,7 +84,7 @@ impl<'a> CheckReport<'a> {
             ("before_start", "before the first epoch, dropped", c.before_start),
             ("after_horizon", "after the last epoch, dropped", c.after_horizon),
             ("leaping_clock", "too far ahead of the clock, dropped", c.leaping_clock),
-            ("duplicates", "duplicates, dropped", c.copies),
+            ("duplicates", "duplicates, dropped", c.duplicates),
             ("already_closed", "for epochs closed earlier, dropped", c.already_closed),
         ]
     }

@@ -13,7 +13,7 @@ use super::InitArguments;
 use super::draft::{Draft, Times};
 use super::limits::LimitSearch;
 use super::propose::{self, Proposal};
-use super::values::{self, ColumnBounds, KeyBounds, Keys, several_word};
+use super::values::{self, ColumnBounds, KeyBounds, Keys, repeat_policy_word};
 
 const WARNING: &str = "\
 Bounds, keys, start, length and number of epochs are PUBLISHED, and the guarantee does not cover them. Give what everyone may know about \
@@ -83,18 +83,18 @@ impl Questions<'_> {
             )?,
             (None, None) => ask("Rows in an epoch", &self.proposal.epoch, whole)?.to_string(),
         };
-        let mut usual = (self.proposal.start.clone(), self.proposal.horizon);
+        let mut default = (self.proposal.start.clone(), self.proposal.horizon);
         if let Some(span) = time.as_ref().and_then(|time| self.profile.span_of(time)) {
             let zone = timezone.as_deref().unwrap_or(propose::UTC);
             let (_, start, horizon) = propose::epochs(span, &epoch, zone);
-            usual = (start, horizon);
+            default = (start, horizon);
         }
         if time.is_some() && start.is_empty() {
-            start = ask("Beginning of the first epoch", &usual.0, values::time)?;
+            start = ask("Beginning of the first epoch", &default.0, values::time)?;
         }
         if horizon.is_none() {
             let question = "Number of epochs, for which the budget is spent";
-            horizon = Some(ask(question, &usual.1.to_string(), whole)?);
+            horizon = Some(ask(question, &default.1.to_string(), whole)?);
         }
         let entity = match &arguments.unit {
             Some(unit) => Some(unit.clone()).filter(|unit| unit != "record"),
@@ -114,7 +114,7 @@ impl Questions<'_> {
             start,
             horizon: horizon.unwrap_or(propose::COUNTED_EPOCHS),
             entity,
-            several: arguments.several,
+            repeat_policy: arguments.repeat_policy,
             records: arguments.records_per_epoch,
             participations: arguments.participations,
             epsilon: arguments.epsilon.map_or(1.0, Epsilon::value),
@@ -143,38 +143,41 @@ impl Questions<'_> {
 
     /// Asks for the limits of entities that no flag gives.
     fn limits(&self, draft: &mut Draft) -> Result<(), CliError> {
-        let is_given = draft.several.is_some() && draft.records.is_some() && draft.participations.is_some();
+        let is_given =
+            draft.repeat_policy.is_some() && draft.records.is_some() && draft.participations.is_some();
         let search = if is_given { None } else { (self.search)(draft) };
-        let several = match draft.several {
-            Some(several) => several,
+        let repeat_policy = match draft.repeat_policy {
+            Some(repeat_policy) => repeat_policy,
             None => {
-                let usual = search.as_ref().filter(|_| draft.records.is_none()).map(LimitSearch::several);
+                let default =
+                    search.as_ref().filter(|_| draft.records.is_none()).map(LimitSearch::repeat_policy);
                 let question = "If one of them has more records in an epoch than count: keep the first ones, or average those of a key \
                                 to one record, their mean";
-                ask(question, several_word(usual.unwrap_or_default()), values::several)?
+                ask(question, repeat_policy_word(default.unwrap_or_default()), values::repeat_policy)?
             }
         };
         let records = match draft.records {
             Some(records) => records,
             None => {
-                let usual = search.as_ref().map_or(1, |search| search.records(several));
-                let what = match several {
+                let default = search.as_ref().map_or(1, |search| search.records(repeat_policy));
+                let what = match repeat_policy {
                     RepeatPolicy::Keep => "Most records with which one of them counts in an epoch",
                     RepeatPolicy::Average => "Most keys of which the mean of one of them counts in an epoch",
                 };
-                ask(&format!("{what}: noise is proportional to it"), &usual.to_string(), whole)?
+                ask(&format!("{what}: noise is proportional to it"), &default.to_string(), whole)?
             }
         };
         if draft.participations.is_none() {
             let horizon = draft.horizon;
-            let usual = search.as_ref().map_or(horizon, |search| search.participations(several, records));
+            let default =
+                search.as_ref().map_or(horizon, |search| search.participations(repeat_policy, records));
             let question = format!(
                 "Most epochs, of {horizon}, in which one of them counts: its later records are left out, and more epochs need more \
                  noise"
             );
-            draft.participations = Some(ask(&question, &usual.to_string(), whole)?);
+            draft.participations = Some(ask(&question, &default.to_string(), whole)?);
         }
-        (draft.several, draft.records) = (Some(several), Some(records));
+        (draft.repeat_policy, draft.records) = (Some(repeat_policy), Some(records));
         Ok(())
     }
 
@@ -227,8 +230,8 @@ impl Questions<'_> {
                 text => values::bounds(text).map(Some),
             };
             let question = format!("  bounds of {} for {value}, or - for those of the column", column.name);
-            let usual = format!("{}:{}", number(column.lower), number(column.upper));
-            if let Some((lower, upper)) = ask(&question, &usual, read)? {
+            let default = format!("{}:{}", number(column.lower), number(column.upper));
+            if let Some((lower, upper)) = ask(&question, &default, read)? {
                 own.push(KeyBounds { key: value, column: ColumnBounds { lower, upper, ..column } });
             }
         }
@@ -271,10 +274,10 @@ impl Questions<'_> {
         &self,
         question: &str,
         among: &[String],
-        usual: Option<&str>,
+        default: Option<&str>,
     ) -> Result<Option<String>, CliError> {
         let names = if among.is_empty() { String::new() } else { format!(" ({})", among.join(", ")) };
-        ask(&format!("{question}{names}"), usual.unwrap_or("-"), |text| match text {
+        ask(&format!("{question}{names}"), default.unwrap_or("-"), |text| match text {
             "-" => Ok(None),
             name => self.column(name).map(Some),
         })
@@ -295,16 +298,16 @@ fn whole(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| format!("found {text:?}, expected a whole number from 1"))
 }
 
-/// Asks until the answer is valid; an empty one stands for `usual`.
+/// Asks until the answer is valid; an empty one means `default`.
 fn ask<T, E: Display>(
     question: &str,
-    usual: &str,
+    default: &str,
     read: impl Fn(&str) -> Result<T, E>,
 ) -> Result<T, CliError> {
     loop {
-        show(&format!("{question} [{usual}]: "))?;
+        show(&format!("{question} [{default}]: "))?;
         let answer = line()?;
-        let answer = if answer.is_empty() { usual } else { &answer };
+        let answer = if answer.is_empty() { default } else { &answer };
         match read(answer) {
             Ok(value) => return Ok(value),
             Err(error) => show(&format!("  {error}\n"))?,
@@ -312,7 +315,7 @@ fn ask<T, E: Display>(
     }
 }
 
-/// Asks a question with yes as the usual answer.
+/// Asks a question with yes as the default.
 pub(super) fn confirm(question: &str) -> Result<bool, CliError> {
     show(&format!("{question} [Y/n]: "))?;
     Ok(matches!(line()?.to_lowercase().as_str(), "" | "y" | "yes"))

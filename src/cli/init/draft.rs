@@ -27,10 +27,10 @@ pub(super) struct Draft {
     pub(super) horizon: u64,
     /// Column of the entity, unless records are protected.
     pub(super) entity: Option<String>,
-    pub(super) several: Option<RepeatPolicy>,
-    /// Most records of an entity in an epoch.
+    pub(super) repeat_policy: Option<RepeatPolicy>,
+    /// Maximum number of records of an entity in an epoch.
     pub(super) records: Option<u64>,
-    /// Most epochs in which an entity counts.
+    /// Maximum number of epochs in which an entity counts.
     pub(super) participations: Option<u64>,
     pub(super) epsilon: f64,
     pub(super) delta: f64,
@@ -42,7 +42,7 @@ impl Draft {
         let limits = [
             ("--participations", self.participations.is_some()),
             ("--records-per-epoch", self.records.is_some()),
-            ("--several", self.several.is_some()),
+            ("--several", self.repeat_policy.is_some()),
         ];
         if let (Some((flag, _)), None) = (limits.iter().find(|(_, is_given)| *is_given), &self.entity) {
             return Err(CliError::usage(format!(
@@ -108,7 +108,7 @@ impl Draft {
         Draft {
             epoch: Some(epoch),
             timezone,
-            several: self.several.or(Some(RepeatPolicy::Keep)),
+            repeat_policy: self.repeat_policy.or(Some(RepeatPolicy::Keep)),
             records: self.records.or(Some(1)),
             participations: self.participations.or(Some(self.horizon)),
             ..self
@@ -178,12 +178,12 @@ fn unfit(column: &ColumnProfile, kind: Option<ColumnKind>) -> String {
                 .into()
         }
         Some(ColumnKind::Time) => {
-            "are no dates or RFC 3339 times: choose another column, or name the form by --time-format, \
+            "are not dates or RFC 3339 times: choose another column, or name the form by --time-format, \
             such as '%d/%m/%Y %H:%M'"
                 .into()
         }
         _ if column.decimal_commas > 0 => DECIMAL_COMMAS.into(),
-        _ => "are no numbers: choose another".into(),
+        _ => "are not numbers: choose another".into(),
     }
 }
 

@@ -13,21 +13,21 @@ use super::super::CliError;
 use super::super::output::RowProgress;
 use super::super::plan::last_noise;
 
-/// Most records in an epoch that are proposed: noise is proportional to them.
+/// Maximum number of records in an epoch that are proposed: noise is proportional to them.
 const MAX_RECORDS: u64 = 20;
 
-/// Share of the noise to which fewer participations must lower it, to be proposed beside all.
+/// Maximum share of the noise that fewer participations must leave, to be proposed besides all.
 const WORTH: f64 = 0.9;
 
 /// Limits that were proposed.
 #[derive(Clone, Copy)]
 pub(super) struct ProposedLimits {
-    pub(super) several: RepeatPolicy,
+    pub(super) repeat_policy: RepeatPolicy,
     pub(super) records: u64,
     pub(super) participations: u64,
 }
 
-/// What limits would keep of the files. Private.
+/// Searches limits by the records that they would keep. Private.
 pub(super) struct LimitSearch {
     pipeline: Pipeline,
     spread: EntitySpread,
@@ -43,50 +43,50 @@ impl LimitSearch {
 
     /// Proposes what happens to several records: they are averaged if more than
     /// [`MAX_RECORDS`] of them would have to count, or if a run stopped although they did.
-    pub(super) fn several(&self) -> RepeatPolicy {
-        let usual = self.spread.usual_records(RepeatPolicy::Keep);
+    pub(super) fn repeat_policy(&self) -> RepeatPolicy {
+        let records = self.spread.sufficient_records(RepeatPolicy::Keep);
         let widest = ProposedLimits {
-            several: RepeatPolicy::Keep,
-            records: usual,
+            repeat_policy: RepeatPolicy::Keep,
+            records,
             participations: self.pipeline.epochs.schedule.horizon(),
         };
-        match usual <= MAX_RECORDS && !self.would_stop(widest) {
+        match records <= MAX_RECORDS && !self.would_stop(widest) {
             true => RepeatPolicy::Keep,
             false => RepeatPolicy::Average,
         }
     }
 
     /// Proposes the most records of an entity in an epoch, or the most means.
-    pub(super) fn records(&self, several: RepeatPolicy) -> u64 {
-        self.spread.usual_records(several).min(MAX_RECORDS)
+    pub(super) fn records(&self, repeat_policy: RepeatPolicy) -> u64 {
+        self.spread.sufficient_records(repeat_policy).min(MAX_RECORDS)
     }
 
     /// Proposes the most epochs in which an entity counts: those that most rows need, or all epochs
     /// if a run with fewer would stop.
-    pub(super) fn participations(&self, several: RepeatPolicy, records: u64) -> u64 {
+    pub(super) fn participations(&self, repeat_policy: RepeatPolicy, records: u64) -> u64 {
         let horizon = self.pipeline.epochs.schedule.horizon();
-        let participations = self.spread.usual_participations(several, records);
-        let usual = ProposedLimits { several, records, participations };
-        match participations < horizon && !self.would_stop(usual) {
+        let participations = self.spread.sufficient_participations(repeat_policy, records);
+        let limits = ProposedLimits { repeat_policy, records, participations };
+        match participations < horizon && !self.would_stop(limits) {
             true => participations,
             false => horizon,
         }
     }
 
-    /// Proposes limits beside those that are given.
+    /// Proposes the limits that are not given.
     pub(super) fn proposed(
         &self,
-        several: Option<RepeatPolicy>,
+        repeat_policy: Option<RepeatPolicy>,
         records: Option<u64>,
         participations: Option<u64>,
     ) -> ProposedLimits {
-        let several = several.unwrap_or_else(|| match records {
+        let repeat_policy = repeat_policy.unwrap_or_else(|| match records {
             Some(_) => RepeatPolicy::Keep,
-            None => self.several(),
+            None => self.repeat_policy(),
         });
-        let records = records.unwrap_or_else(|| self.records(several));
-        let participations = participations.unwrap_or_else(|| self.participations(several, records));
-        ProposedLimits { several, records, participations }
+        let records = records.unwrap_or_else(|| self.records(repeat_policy));
+        let participations = participations.unwrap_or_else(|| self.participations(repeat_policy, records));
+        ProposedLimits { repeat_policy, records, participations }
     }
 
     /// Whether limits would stop a run.
@@ -96,11 +96,12 @@ impl LimitSearch {
 
     /// Returns the pipeline with other limits.
     fn with(&self, limits: ProposedLimits) -> Pipeline {
-        let ProposedLimits { several, records, participations } = limits;
+        let ProposedLimits { repeat_policy, records, participations } = limits;
         let mut pipeline = self.pipeline.clone();
         if let Some(entity) = &mut pipeline.entity {
             let records_per_epoch = u32::try_from(records).unwrap_or(u32::MAX);
-            entity.limits = EntityLimits { participations, records_per_epoch, several, ..entity.limits };
+            entity.limits =
+                EntityLimits { participations, records_per_epoch, repeat_policy, ..entity.limits };
         }
         pipeline
     }
@@ -110,19 +111,20 @@ impl LimitSearch {
     pub(super) fn cost_of_all_epochs(&self) -> Result<Option<String>, CliError> {
         let horizon = self.pipeline.epochs.schedule.horizon();
         let Some(entity) = &self.pipeline.entity else { return Ok(None) };
-        let EntityLimits { participations, records_per_epoch, several, .. } = entity.limits;
+        let EntityLimits { participations, records_per_epoch, repeat_policy, .. } = entity.limits;
         if horizon == 1 || participations < horizon {
             return Ok(None);
         }
         let records = u64::from(records_per_epoch);
-        let noise =
-            |participations| last_noise(&self.with(ProposedLimits { several, records, participations }));
+        let noise = |participations| {
+            last_noise(&self.with(ProposedLimits { repeat_policy, records, participations }))
+        };
         let one = noise(1)?;
-        let usual = self.participations(several, records);
-        let (all, fewer) = (noise(horizon)?, noise(usual)?);
+        let sufficient = self.participations(repeat_policy, records);
+        let (all, fewer) = (noise(horizon)?, noise(sufficient)?);
         let advice = match fewer <= WORTH * all {
             true => format!(
-                "--participations {usual} would keep nine tenths of the rows that count, with {} times",
+                "--participations {sufficient} would keep nine tenths of the rows that count, with {} times",
                 times(fewer / one)
             ),
             false => "with clearly fewer, more than a tenth of the rows that count would be left out, or a run would stop".into(),
@@ -142,7 +144,7 @@ impl LimitSearch {
         if self.would_stop(limits) {
             return format!("No limits keep most of the records: lengthen epochs. {warn}.");
         }
-        match limits.several {
+        match limits.repeat_policy {
             RepeatPolicy::Keep => format!("These flags would pass; PRIVATE: {flags}\nOr {warn}."),
             RepeatPolicy::Average => format!(
                 "Most records are of entities with more than {MAX_RECORDS} in an epoch, and noise is proportional to the number that \
@@ -160,12 +162,12 @@ fn times(factor: f64) -> String {
 
 /// Formats limits as flags.
 fn flags(limits: ProposedLimits) -> String {
-    let ProposedLimits { several, records, participations } = limits;
-    let several = match several {
+    let ProposedLimits { repeat_policy, records, participations } = limits;
+    let repeat_policy = match repeat_policy {
         RepeatPolicy::Keep => "",
         RepeatPolicy::Average => "--several average ",
     };
-    format!("{several}--records-per-epoch {records} --participations {participations}")
+    format!("{repeat_policy}--records-per-epoch {records} --participations {participations}")
 }
 
 /// Whether a run would stop because its limits leave out most records.

@@ -12,15 +12,15 @@ use super::super::output::number;
 use super::InitArguments;
 use super::draft::{DECIMAL_COMMAS, Draft, Times};
 use super::limits::LimitSearch;
-use super::values::{ColumnBounds, KeyBounds, Keys, list, several_word};
+use super::values::{ColumnBounds, KeyBounds, Keys, list, repeat_policy_word};
 
 /// Epochs of a stream without times.
 pub(super) const COUNTED_EPOCHS: u64 = 10;
 
-/// The usual time zone.
+/// The default time zone.
 pub(super) const UTC: &str = "UTC";
 
-/// Most keys that are proposed.
+/// Maximum number of keys that are proposed.
 const KEYS: usize = 20;
 
 /// Bounds that a name suggests, whatever the file holds.
@@ -52,17 +52,17 @@ pub(super) struct Proposal {
     pub(super) horizon: u64,
     /// Columns that may name a person or a device, the likeliest first.
     pub(super) entities: Vec<String>,
-    /// Columns of numbers that look like identifiers, and are no values.
+    /// Columns of numbers that look like identifiers instead of values.
     pub(super) identifiers: Vec<String>,
     /// Columns of numbers with decimal commas, which are not read.
     pub(super) decimal_commas: Vec<String>,
 }
 
 impl Proposal {
-    /// Returns proposals beside what the flags give.
+    /// Returns proposals for what the flags don't give.
     pub(super) fn of(profile: &FileProfile, arguments: &InitArguments) -> Self {
         let of_kind = |kind| profile.columns.iter().filter(move |column| column.kind() == kind);
-        // The names of people are no public list.
+        // The names of people are not a public list.
         let is_unit = |column: &&ColumnProfile| column.names_unit() && !is_like(&column.name, &KINDS);
         let mut keys: Vec<_> = of_kind(ColumnKind::Word)
             .filter(|column| !is_unit(column) && !has_decimal_commas(column))
@@ -189,7 +189,7 @@ impl Proposal {
             start: arguments.start.as_ref().unwrap_or(&self.start).clone(),
             horizon: arguments.horizon.unwrap_or(horizon),
             entity: unit.filter(|unit| unit != "record"),
-            several: arguments.several,
+            repeat_policy: arguments.repeat_policy,
             records: arguments.records_per_epoch,
             participations: arguments.participations,
             epsilon: arguments.epsilon.map_or(1.0, Epsilon::value),
@@ -232,11 +232,11 @@ impl Proposal {
         match &draft.entity {
             Some(unit) => {
                 add("--unit", unit);
-                let given = (draft.several, draft.records, draft.participations);
+                let given = (draft.repeat_policy, draft.records, draft.participations);
                 if let Some(limits) = search(&draft).map(|search| search.proposed(given.0, given.1, given.2))
                 {
-                    if limits.several == RepeatPolicy::Average {
-                        add("--several", several_word(limits.several));
+                    if limits.repeat_policy == RepeatPolicy::Average {
+                        add("--several", repeat_policy_word(limits.repeat_policy));
                     }
                     add("--records-per-epoch", &limits.records.to_string());
                     add("--participations", &limits.participations.to_string());

@@ -5,7 +5,6 @@ use std::str::FromStr;
 use hushflow::operators::RepeatPolicy;
 use hushflow::time::{TimeFormat, is_time_zone, is_varying_length, parse_time};
 
-/// A column and its bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ColumnBounds {
     pub(super) name: String,
@@ -126,7 +125,7 @@ pub(super) fn list(values: &[String]) -> String {
 }
 
 /// Reads what happens to more records of an entity than count in an epoch.
-pub(super) fn several(text: &str) -> Result<RepeatPolicy, String> {
+pub(super) fn repeat_policy(text: &str) -> Result<RepeatPolicy, String> {
     match text {
         "keep" => Ok(RepeatPolicy::Keep),
         "average" => Ok(RepeatPolicy::Average),
@@ -134,9 +133,9 @@ pub(super) fn several(text: &str) -> Result<RepeatPolicy, String> {
     }
 }
 
-/// Formats what [`several`] reads.
-pub(super) fn several_word(several: RepeatPolicy) -> &'static str {
-    match several {
+/// Formats what [`repeat_policy`] reads.
+pub(super) fn repeat_policy_word(repeat_policy: RepeatPolicy) -> &'static str {
+    match repeat_policy {
         RepeatPolicy::Keep => "keep",
         RepeatPolicy::Average => "average",
     }

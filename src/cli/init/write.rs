@@ -4,7 +4,7 @@ use hushflow::format::Delimiter;
 use hushflow::pipeline::Format;
 
 use super::draft::Draft;
-use super::values::{ColumnBounds, KeyBounds, Keys, several_word};
+use super::values::{ColumnBounds, KeyBounds, Keys, repeat_policy_word};
 
 /// Returns the text of a pipeline file.
 pub(super) fn pipeline(name: &str, paths: &[String], format: Format, draft: &Draft) -> String {
@@ -133,7 +133,7 @@ fn privacy(draft: &Draft) -> String {
             text(column),
             draft.participations.unwrap_or(1),
             draft.records.unwrap_or(1),
-            text(several_word(draft.several.unwrap_or_default()))
+            text(repeat_policy_word(draft.repeat_policy.unwrap_or_default()))
         );
     }
     file

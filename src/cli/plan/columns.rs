@@ -61,7 +61,6 @@ impl FromStr for MissingShare {
     }
 }
 
-/// The forecasts of all columns.
 #[derive(Debug, Serialize)]
 pub(super) struct ColumnForecasts {
     strategy: String,
@@ -71,7 +70,7 @@ pub(super) struct ColumnForecasts {
     columns: Vec<ColumnForecast>,
     #[serde(skip)]
     horizon: u64,
-    /// How many times as wide the interval of a mean at an edge of the bounds is.
+    /// Factor by which the interval of a mean is wider at an edge of the bounds.
     #[serde(skip)]
     at_edge: f64,
 }

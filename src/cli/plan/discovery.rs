@@ -1,4 +1,4 @@
-//! What discovered keys need, before any data are read.
+//! Forecasts the records that discovered keys need, before any data are read.
 
 use std::io;
 

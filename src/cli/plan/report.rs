@@ -25,7 +25,7 @@ pub(super) fn details(forecast: &Forecast, columns: Option<&ColumnForecasts>) ->
 /// the records of an epoch are not known.
 const MEAN: &str = "mean ±";
 
-/// Most columns of a file whose means are compared.
+/// Maximum number of columns of a file whose means are compared.
 const COMPARED_MEANS: usize = 4;
 
 /// Formats one line for each strategy, the best first, and why others are left out.

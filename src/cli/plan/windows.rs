@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::super::output::{number, table};
 use super::super::thousands;
 
-/// Most rows of a window whose noise is forecast by a simulation.
+/// Maximum number of rows of a window whose noise is forecast by a simulation.
 const SIMULATED_ROWS: f64 = (1 << 17) as f64;
 
 /// The privacy cost of all windows together, and the accuracy of one.
@@ -44,15 +44,16 @@ pub(super) struct WindowPlan {
 struct EachWindow {
     /// The epochs of a window.
     window: String,
-    /// Most epochs of a window.
+    /// Maximum number of epochs of a window.
     epochs: u64,
-    /// Most windows that hold records of the protected unit, counted once for each of its epochs.
+    /// Maximum number of windows that hold records of the protected unit, counted once for each of
+    /// its epochs.
     windows_of_unit: u64,
-    /// How many times as large the noise of sums is as that of a window that has the whole budget.
+    /// Factor of the noise of sums over that of a window with the whole budget.
     noise_factor: f64,
     /// Budget of one window for one record.
     budget: Budget,
-    /// Least number of rows of a window that is not refused as too small.
+    /// Minimum number of rows of a window that is not refused as too small.
     rows_needed: Option<usize>,
     /// Expected rows of one key in the longest window.
     #[serde(skip_serializing_if = "Option::is_none")]

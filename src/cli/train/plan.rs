@@ -43,7 +43,7 @@ struct TrainingPlan<'a> {
     memory: u64,
 }
 
-/// Most passes whose ε is printed.
+/// Maximum number of passes whose ε is printed.
 const PASSES: u32 = 10;
 
 /// Bytes per parameter of parameters, their sums, updates and averages, besides strategies.
@@ -139,7 +139,7 @@ pub(in crate::cli) fn print_plan(
     Ok(if json { print_json(&plan) } else { print_wrapped(&plan.text()) }?)
 }
 
-/// What `check` finds in the rows. Private.
+/// Findings of `check` in the rows. Private.
 #[derive(Serialize)]
 struct RowsReport {
     rows: u64,
@@ -148,7 +148,7 @@ struct RowsReport {
     clipped: f64,
     /// Quantiles of the norms of first gradients: 10 %, 50 %, 90 %, 100 %.
     norms: [f64; 4],
-    /// What would stop a run.
+    /// Problems that would stop a run.
     problems: Vec<String>,
 }
 

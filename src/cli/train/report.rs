@@ -89,7 +89,6 @@ impl StepTable {
         ])
     }
 
-    /// Prints the model.
     pub(super) fn print_model(&mut self, report: &ModelReport, model: &TrainedModel) -> io::Result<()> {
         if self.json {
             return print_json(report);

@@ -119,7 +119,7 @@ impl FollowedFiles {
     fn open_file(self: &Arc<Self>, file: u32, offset: u64) -> Result<Option<OpenFile>, SourceError> {
         let begun = Instant::now();
         while self.list().names.len() <= file as usize {
-            if !self.look()? {
+            if !self.find_new_files()? {
                 if self.control.is_over(begun) {
                     return Ok(None);
                 }
@@ -152,8 +152,8 @@ impl FollowedFiles {
         Ok(Some(OpenFile::Bytes { stream: ByteStream::new(growing, offset), header, is_rest: false }))
     }
 
-    /// Looks for new files. Returns whether there are any.
-    fn look(&self) -> Result<bool, SourceError> {
+    /// Adds new files to the list. Returns whether there are any.
+    fn find_new_files(&self) -> Result<bool, SourceError> {
         let mut list = self.list();
         let refused = |source| io_error(&self.files.directory, source);
         let mut found = Vec::new();
@@ -201,7 +201,7 @@ struct GrowingFile {
     /// Bytes of the file that have been read.
     read: u64,
     framing: Framing,
-    /// Bytes that have been read: whole records up to `ready`, of which those up to `given` were
+    /// Bytes that have been read: whole records up to `ready`; those up to `given` were
     /// returned.
     bytes: Zeroizing<Vec<u8>>,
     given: usize,
@@ -240,7 +240,7 @@ impl GrowingFile {
             } else if self.passed {
                 self.ready = self.bytes.len();
                 return Ok(self.ready > 0);
-            } else if !self.followed.is_last(self.number) || self.followed.look()? {
+            } else if !self.followed.is_last(self.number) || self.followed.find_new_files()? {
                 self.passed = true;
             } else if self.followed.control.is_over(self.last) {
                 return Ok(false);

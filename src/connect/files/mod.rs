@@ -174,7 +174,7 @@ impl SourceConfig for ListedFiles {
         if format == Format::Parquet { 2 } else { 0 }
     }
 
-    fn goes_on(&self) -> bool {
+    fn is_endless(&self) -> bool {
         false
     }
 

@@ -127,7 +127,6 @@ impl Intake {
         Ok(())
     }
 
-    /// Returns the journal.
     pub(crate) fn ingest(&self) -> Arc<IngestJournal> {
         Arc::clone(&self.ingest)
     }
@@ -243,12 +242,12 @@ impl IntakeBuffer {
         loop {
             let (ended, broken) = {
                 let mut buffer = self.buffer();
-                while buffer.bytes.is_empty() && buffer.goes_on() && !self.control.is_stopped() {
+                while buffer.bytes.is_empty() && buffer.may_receive_more() && !self.control.is_stopped() {
                     let waited = self.changed.wait_timeout(buffer, POLL_INTERVAL);
                     buffer = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
                 let gathering =
-                    |buffer: &mut IntakeState| buffer.bytes.len() < GROUP_BYTES && buffer.goes_on();
+                    |buffer: &mut IntakeState| buffer.bytes.len() < GROUP_BYTES && buffer.may_receive_more();
                 let left = synced.map_or(Duration::ZERO, |at| SYNC_INTERVAL.saturating_sub(at.elapsed()));
                 let waited = self.changed.wait_timeout_while(buffer, left, gathering);
                 let (mut buffer, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -309,7 +308,7 @@ impl IntakeBuffer {
 
 impl IntakeState {
     /// Whether the writer may wait for more.
-    fn goes_on(&self) -> bool {
+    fn may_receive_more(&self) -> bool {
         self.ended.is_none() && !self.stopped && !self.broken
     }
 

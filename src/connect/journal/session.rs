@@ -61,12 +61,10 @@ impl JournalSession {
         }
     }
 
-    /// Returns the journal.
     pub(in crate::connect) fn ingest(&self) -> Arc<IngestJournal> {
         Arc::clone(&self.ingest)
     }
 
-    /// Returns the shape of its rows.
     pub(in crate::connect) fn shape(&self) -> &RowLayout {
         &self.shape
     }

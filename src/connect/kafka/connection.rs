@@ -18,7 +18,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::security::{ConnectionNotes, secure};
 use super::topic::Topic;
-use crate::connect::error::{RequestError, passing, refusal};
+use crate::connect::error::{RequestError, refusal, transient};
 use crate::control::Control;
 
 /// How long to wait for an answer, and how often to check whether to keep waiting.
@@ -30,7 +30,7 @@ const SLICE: Duration = Duration::from_secs(1);
 const WAITING_MESSAGES: u32 = 10_000;
 const WAITING_KIB: u32 = 16_384;
 
-/// Most notes of the client library that are taken at once.
+/// Maximum number of notes of the client library that are taken at once.
 const MAX_NOTES: usize = 100;
 
 /// Milliseconds that the server waits for a message.
@@ -57,7 +57,6 @@ pub(super) struct TopicConsumer {
     notes: ConnectionNotes,
 }
 
-/// Result of a poll.
 pub(super) enum PollResult<'a> {
     Message(BorrowedMessage<'a>),
     /// All available messages have been read.
@@ -98,7 +97,7 @@ impl TopicConsumer {
             Ok(metadata.topics().first().map_or(0, |found| found.partitions().len()))
         })?;
         // A server that has just started may not know the topic yet.
-        if number == 0 { Err(passing("the topic is not there")) } else { Ok(number as u32) }
+        if number == 0 { Err(transient("the topic is not there")) } else { Ok(number as u32) }
     }
 
     fn trouble(&self, error: &KafkaError) -> RequestError {
@@ -144,7 +143,7 @@ impl TopicConsumer {
     /// Starts reading a partition at this offset, or at the first available one.
     pub(super) fn begin(&self, partition: u32, offset: Option<u64>) -> Result<(), RequestError> {
         let offset = offset.map(i64::try_from).transpose();
-        let offset = offset.map_err(|_| passing("the offset is beyond all others"))?;
+        let offset = offset.map_err(|_| transient("the offset is beyond all others"))?;
         let mut list = TopicPartitionList::new();
         let offset = offset.map_or(Offset::Beginning, Offset::Offset);
         list.add_partition_offset(&self.topic.stream, partition as i32, offset)
@@ -178,7 +177,7 @@ pub(super) fn trouble(topic: &Topic, notes: &ConnectionNotes, error: &KafkaError
             topic.name(),
             "messages are packed in a way that this build can't unpack: cargo build --features kafka,zstd",
         ),
-        Some(code) => RequestError::Passing(io::Error::other(code.to_string())),
-        None => passing(error.to_string()),
+        Some(code) => RequestError::Transient(io::Error::other(code.to_string())),
+        None => transient(error.to_string()),
     }
 }

@@ -40,7 +40,6 @@ impl FoundPartitions {
     }
 }
 
-/// A partition of a topic.
 #[derive(Clone, Debug)]
 pub(super) struct TopicPartition {
     pub(super) topic: Topic,
@@ -111,7 +110,6 @@ impl ServerStream for TopicPartition {
     }
 }
 
-/// All partitions of a topic.
 pub(super) struct TopicPartitions {
     first: TopicPartition,
     shape: RowLayout,

@@ -12,7 +12,7 @@ use rdkafka::message::Message;
 use super::connection::{PollResult, TopicConsumer};
 use super::partitions::TopicPartition;
 use crate::connect::entries::Entries;
-use crate::connect::error::{RequestError, lost, passing};
+use crate::connect::error::{RequestError, lost, transient};
 use crate::control::{Control, POLL_INTERVAL};
 use crate::format::Defect;
 use crate::format::avro::framed;
@@ -32,7 +32,6 @@ pub(super) struct PartitionReader {
     ahead: Option<Result<KafkaMessage, RequestError>>,
 }
 
-/// A message.
 struct KafkaMessage {
     offset: u64,
     /// Its payload, unless it is missing or too long.
@@ -84,7 +83,7 @@ impl PartitionReader {
             Some(next) if first > next => {
                 lost(name, format!("begins with offset {first} in {of}, after the message to be read next"))
             }
-            _ => passing("the server has no such offset"),
+            _ => transient("the server has no such offset"),
         }
     }
 }
@@ -113,7 +112,7 @@ impl Entries for PartitionReader {
         let Some(entry) = self.ahead.take().or_else(|| self.poll(POLL_INTERVAL)) else { return Ok(None) };
         let KafkaMessage { offset, text } = entry?;
         if self.next.is_some_and(|next| offset < next) {
-            return Err(RequestError::Passing(io::Error::other("a message came again")));
+            return Err(RequestError::Transient(io::Error::other("a message came again")));
         }
         match text {
             Ok(text) => self.read(&text, row, form)?,

@@ -11,27 +11,27 @@ use serde::Deserialize;
 use zeroize::Zeroizing;
 
 use super::REGISTRY_PASSWORD;
-use crate::connect::error::{RequestError, passing, refusal};
+use crate::connect::error::{RequestError, refusal, transient};
 use crate::connect::security::{Login, secret, tls_client};
 use crate::connect::wire::{BrokerServer, ServerConnection, address_of, malformed_answer};
 use crate::connect::{SystemSection, TextField};
 use crate::control::Control;
 use crate::security::TlsClient;
 
-/// Most bytes of an answer.
+/// Maximum number of bytes in an answer.
 const LONGEST_ANSWER: usize = 1 << 20;
 
-/// Most schemas that one refers to, with those that these refer to.
+/// Maximum number of schemas that one schema refers to, directly or indirectly.
 const MAX_REFERENCES: usize = 64;
 
-/// Most header lines of an answer, and most headers and parts of one.
+/// Maximum number of header lines, and of chunks, in an answer.
 const MAX_LINES: usize = 256;
 
 /// A registry as named in a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Registry {
     server: BrokerServer,
-    /// What comes before the paths of its interface, without a slash at its end.
+    /// Prefix of the paths of its interface, without a slash at its end.
     base: String,
 }
 
@@ -84,7 +84,7 @@ impl Registry {
         Ok(texts)
     }
 
-    /// Adds a schema behind those that it refers to, each of which is fetched once.
+    /// Adds a schema after the schemas that it refers to. Each is fetched once.
     fn collect(
         &self,
         found: StoredSchema,
@@ -118,11 +118,11 @@ impl Registry {
         match status {
             200 => {
                 let found = serde_json::from_slice(&body);
-                found.map(Some).map_err(|_| passing(format!("{}: the answer is not a schema", self.name())))
+                found.map(Some).map_err(|_| transient(format!("{}: the answer is not a schema", self.name())))
             }
             404 => Ok(None),
             401 | 403 => Err(refusal(self.name(), "the schema registry refuses the user or the password")),
-            _ => Err(passing(format!("{}: the schema registry answers with status {status}", self.name()))),
+            _ => Err(transient(format!("{}: the schema registry answers with status {status}", self.name()))),
         }
     }
 
@@ -145,7 +145,7 @@ impl Registry {
     }
 }
 
-/// Splits a URL into whether it is encrypted, `host:port`, and what comes before the paths of the
+/// Splits a URL into whether it is encrypted, `host:port`, and the prefix of the paths of the
 /// interface.
 fn parse(url: &str) -> Option<(bool, String, String)> {
     let encrypted = url.strip_prefix("https://").map(|rest| (true, 443, rest));

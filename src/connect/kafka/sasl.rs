@@ -1,4 +1,4 @@
-//! How a user of Kafka proves its password.
+//! SASL mechanisms by which a user of Kafka proves its password.
 
 use crate::document::definition::{FieldDefinition, FieldType, Word, forms, word};
 

@@ -82,7 +82,7 @@ pub(super) fn secure(
     Ok(())
 }
 
-/// What the client library says about its connections.
+/// Messages of the client library about its connections.
 #[derive(Clone, Default)]
 pub(super) struct ConnectionNotes(Arc<Mutex<Option<String>>>);
 

@@ -24,7 +24,6 @@ use crate::format::form::RowLayout;
 /// Default of `partition_idle`.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// A topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Topic {
     /// Several servers are separated by commas.

@@ -70,7 +70,7 @@ impl ServerWriter for TopicWriter {
             .create_with_context(notes.clone())
             .map_err(refused)?;
         producer.init_transactions(TIMEOUT).map_err(|error| {
-            // What the client library has to say about it.
+            // The client library's message about it.
             producer.poll(Duration::ZERO);
             refused(error)
         })?;

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::NatsStream;
 use crate::connect::entries::ServerStream;
-use crate::connect::error::{RequestError, passing, refusal};
+use crate::connect::error::{RequestError, refusal, transient};
 use crate::connect::wire::{ServerConnection, malformed_answer, number};
 use crate::control::Control;
 
@@ -45,7 +45,6 @@ pub(super) struct NatsConnection {
     pub(super) payload: Vec<u8>,
 }
 
-/// What the server has sent.
 pub(super) enum ServerMessage {
     /// A message: its reply subject, its status if it has one, and the length of its payload, which
     /// follows.
@@ -122,7 +121,7 @@ impl NatsConnection {
         let lasting = ["Authorization", "Authentication", "Permissions", "Maximum Payload"];
         match lasting.iter().any(|word| words.contains(word)) {
             true => refusal(self.stream.name(), words.trim_matches([' ', '\''])),
-            false => passing(words),
+            false => transient(words),
         }
     }
 
@@ -176,14 +175,14 @@ impl NatsConnection {
             let ServerMessage::Message { status, length, .. } = self.next_sent()? else { continue };
             if !self.read_payload(length, ANSWER_LIMIT)? || status.is_some() {
                 // JetStream is starting, or it is disabled.
-                return Err(passing("JetStream does not answer"));
+                return Err(transient("JetStream does not answer"));
             }
             let answer: Value = serde_json::from_slice(&self.payload).map_err(|_| malformed_answer())?;
             let Some(error) = answer.get("error") else { return Ok(answer) };
             let words = error["description"].as_str().unwrap_or("JetStream refuses").to_owned();
             return Err(match (error["code"].as_u64(), error["err_code"].as_u64()) {
                 (Some(404), _) => RequestError::NoStream,
-                (Some(503), _) | (_, Some(WRONG_LAST_SEQUENCE)) => passing(words),
+                (Some(503), _) | (_, Some(WRONG_LAST_SEQUENCE)) => transient(words),
                 _ => refusal(self.stream.name(), &words),
             });
         }

@@ -130,7 +130,7 @@ impl Entries for NatsReader {
                         self.left = 0;
                         Ok(None)
                     }
-                    _ => Err(RequestError::Passing(io::Error::other(format!(
+                    _ => Err(RequestError::Transient(io::Error::other(format!(
                         "the consumer has ended ({status})"
                     )))),
                 };
@@ -138,7 +138,7 @@ impl Entries for NatsReader {
             let (sequence, delivered) = numbers(&reply)?;
             let whole = self.connection.read_payload(length, RECORD_LIMIT)?;
             if delivered != self.expected || sequence < self.position.offset {
-                return Err(RequestError::Passing(io::Error::other("messages were lost on the way")));
+                return Err(RequestError::Transient(io::Error::other("messages were lost on the way")));
             }
             match whole {
                 true => form.read(&self.connection.payload, row),
@@ -215,7 +215,7 @@ mod tests {
             control.stop();
         });
         assert!(
-            matches!(nats.next(&mut row, &mut form), Err(RequestError::Passing(_))),
+            matches!(nats.next(&mut row, &mut form), Err(RequestError::Transient(_))),
             "the run is stopped"
         );
         let capacity = row.text.capacity() + nats.connection.payload.capacity();

@@ -12,7 +12,7 @@ use super::NatsStream;
 use super::connection::{NatsConnection, state};
 use crate::connect::entries::ServerStream;
 
-use crate::connect::error::{RequestError, foreign, passing};
+use crate::connect::error::{RequestError, foreign, transient};
 use crate::connect::wire::{format_id, malformed_answer, parse_id};
 use crate::connect::writer::{EntryId, EpochStamp, ServerWriter};
 use crate::control::Control;
@@ -76,7 +76,7 @@ impl ServerWriter for NatsWriter {
             let answer = connection.answer()?;
             self.sequence += 1;
             if answer["seq"].as_u64() != Some(self.sequence) || answer["duplicate"] == json!(true) {
-                return Err(passing("the stream has a message that was not known of"));
+                return Err(transient("the stream has a message that was not known of"));
             }
             acknowledge(id);
         }

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use postgres_protocol::message::frontend;
 
 use super::section::Database;
-use crate::connect::error::{RequestError, passing, refusal};
+use crate::connect::error::{RequestError, refusal, transient};
 use crate::connect::wire::{ServerConnection, malformed_answer};
 use crate::control::Control;
 
@@ -18,7 +18,7 @@ use crate::control::Control;
 /// gone much earlier, and a stop ends any wait.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Most bytes of a message that is not a row, and of all rows of a small answer.
+/// Maximum number of bytes of a message that is not a row, and of all rows of a small answer.
 const ANSWER_LIMIT: usize = 16 << 20;
 
 /// Bytes of lines that are sent in one message.
@@ -30,7 +30,7 @@ const PLAIN_CLASSES: [&str; 10] = ["08", "25", "28", "3D", "3F", "42", "53", "54
 
 /// Errors that another attempt may not meet: lost connections, conflicts of transactions, a full
 /// server, locks, and a server that starts, stops or cancels.
-const PASSING: [&str; 5] = ["08", "40", "53", "55P03", "57"];
+const TRANSIENT: [&str; 5] = ["08", "40", "53", "55P03", "57"];
 
 /// Two sinks write the same epoch.
 const UNIQUE_VIOLATION: &str = "23505";
@@ -146,7 +146,6 @@ impl DatabaseConnection {
         }
     }
 
-    /// Skips a message.
     pub(super) fn skip(&mut self, message: Message) -> Result<(), RequestError> {
         Ok(self.wire.skip(message.length)?)
     }
@@ -192,10 +191,10 @@ impl DatabaseConnection {
             false => format!("the server reports error {code}, whose text may hold values and is not shown"),
         };
         if code == UNIQUE_VIOLATION {
-            return passing("another sink has written the same epoch");
+            return transient("another sink has written the same epoch");
         }
-        match PASSING.iter().any(|passing| code.starts_with(passing)) {
-            true => passing(words),
+        match TRANSIENT.iter().any(|code_start| code.starts_with(code_start)) {
+            true => transient(words),
             false => self.refusal(&words),
         }
     }

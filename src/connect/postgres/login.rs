@@ -10,13 +10,14 @@ use crate::connect::error::RequestError;
 use crate::connect::wire::malformed_answer;
 use crate::control::Control;
 
-/// Most rounds of SCRAM that a server may ask for: each costs time here. The usual number is 4096.
+/// Maximum number of SCRAM iterations that a server may ask for: each costs time here. The default
+/// of PostgreSQL is 4096.
 const ROUNDS_LIMIT: u32 = 1_000_000;
 
-/// The user without a name.
+/// The user if the pipeline names none.
 const USER: &str = "postgres";
 
-/// What the server answers to a login, by number.
+/// Codes of the server's answers to a login.
 const ACCEPTED: i32 = 0;
 const CLEAR_TEXT: i32 = 3;
 const MD5: i32 = 5;
@@ -69,7 +70,7 @@ impl DatabaseConnection {
                 SASL if rest.split(|&byte| byte == 0).any(|name| name == SCRAM_SHA_256.as_bytes()) => {
                     self.scram(password)?;
                 }
-                // Over TLS, the certificate has shown who the server is.
+                // Over TLS, the certificate has proved who the server is.
                 CLEAR_TEXT if database.server.tls.is_some() => {
                     self.send(|bytes| frontend::password_message(password, bytes))?;
                 }

@@ -31,7 +31,7 @@ const BATCH: u64 = 4096;
 /// First byte of the message that is a row.
 const ROW: u8 = b'D';
 
-/// Time between two questions for new rows.
+/// Time between two queries for new rows.
 const WAIT: Duration = Duration::from_millis(250);
 
 /// Types of columns, as the server numbers them.
@@ -47,7 +47,7 @@ pub(super) struct TableReader {
     pub(super) types: Option<Vec<i32>>,
     /// The last value that was read, and the number of its rows.
     pub(super) last: Option<(i64, u64)>,
-    /// Rows of that value that are to be skipped, and those that were, after a restart.
+    /// Rows of that value to skip after a restart, and those skipped so far.
     skipped: Option<Skipped>,
     /// Number of rows that this connection has delivered.
     rows: u64,
@@ -65,7 +65,7 @@ struct Skipped {
     found: u64,
 }
 
-/// What is done next. Values are those up to which rows are read.
+/// The next step. A value is the last up to which rows are read.
 enum Stage {
     /// Ask for new rows, at this time.
     Ask(Instant),
@@ -73,7 +73,7 @@ enum Stage {
     Settle(i64, OpenTransactions),
     /// Begin the next batch.
     Begin(i64),
-    /// Read the rows of a batch, of which this number has come.
+    /// Read the rows of a batch; this number has arrived.
     Read(i64, u64),
 }
 
@@ -314,7 +314,7 @@ impl Entries for TableReader {
         self.advance(row, form.wanted())
     }
 
-    /// What ends a batch is not a row. After a full batch, more rows are likely to be there.
+    /// The message that ends a batch is not a row. A full batch is probably followed by more rows.
     fn has_buffered_row(&self) -> bool {
         match self.stage {
             Stage::Read(_, found) => found >= BATCH || self.connection.wire.next_byte() == Some(ROW),
@@ -333,7 +333,7 @@ impl Entries for TableReader {
         }
     }
 
-    /// Values of the ordering column are no line numbers, and may be private.
+    /// Values of the ordering column are not line numbers, and may be private.
     fn line(&self, _position: Position) -> u64 {
         self.rows
     }

@@ -2,7 +2,7 @@
 
 use postgres_protocol::escape::escape_identifier;
 
-/// Most bytes of a name. The server cuts longer ones, so that two of them may be one.
+/// Maximum number of bytes of a name. The server cuts longer ones, so two names may become one.
 const NAME_LIMIT: usize = 63;
 
 /// A table or view, by its name and perhaps its schema.

@@ -36,7 +36,7 @@ pub(super) struct TableSource {
     pub(super) order: String,
 }
 
-/// What is read.
+/// Table or query to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RowSource {
     /// `table`.
@@ -154,7 +154,7 @@ impl ServerStream for TableSource {
 
     fn formats(&self) -> AllowedFormats {
         AllowedFormats {
-            usual: Some(Format::Fields),
+            default: Some(Format::Fields),
             allowed: &[Format::Fields],
             expected: Some("rows of PostgreSQL have columns: leave format out"),
             ..AllowedFormats::MESSAGES

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use super::connection::DatabaseConnection;
 use crate::connect::RequestError;
 
-/// Least age of a time up to which rows are read, as SQL.
+/// Minimum age of a time up to which rows are read, as SQL.
 pub(super) const CLOCK_MARGIN: &str = "interval '5 seconds'";
 
 /// Type of the ordering column.

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::RedisStream;
-use crate::connect::error::{RequestError, passing, refusal};
+use crate::connect::error::{RequestError, refusal, transient};
 use crate::connect::security::Login;
 use crate::connect::wire::{ServerConnection, malformed_answer, number};
 use crate::control::Control;
@@ -17,9 +17,9 @@ const DEPTH: usize = 8;
 const TEXT: usize = 16 << 20;
 
 /// Temporary errors: the server is starting, its cluster is reconfiguring, or replicas are missing.
-const PASSING: [&str; 6] = ["LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "NOREPLICAS"];
+const TRANSIENT: [&str; 6] = ["LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "NOREPLICAS"];
 
-/// Codes of errors that a login may have, besides [`PASSING`].
+/// Codes of errors that a login may have, besides [`TRANSIENT`].
 const LOGIN_ERRORS: [&str; 4] = ["WRONGPASS", "NOPERM", "NOAUTH", "ERR"];
 
 /// A connection after login and selection of the database.
@@ -107,8 +107,8 @@ impl RedisConnection {
     }
 
     fn refused(&self, words: &str) -> RequestError {
-        match PASSING.iter().any(|passing| words.starts_with(passing)) {
-            true => passing(words),
+        match TRANSIENT.iter().any(|code_start| words.starts_with(code_start)) {
+            true => transient(words),
             false => refusal(self.stream.name(), words),
         }
     }
@@ -164,7 +164,7 @@ impl RedisConnection {
 /// Returns the code of an answer to AUTH alone: some servers repeat what they refuse.
 fn without_credentials(words: &str) -> String {
     let code = words.split(' ').next().unwrap_or_default();
-    let known = PASSING.iter().chain(&LOGIN_ERRORS).find(|known| **known == code);
+    let known = TRANSIENT.iter().chain(&LOGIN_ERRORS).find(|known| **known == code);
     let code = known.map(|code| format!("{code}: ")).unwrap_or_default();
     format!("{code}it refuses AUTH (the rest of its answer may repeat the password and is not shown)")
 }

@@ -131,7 +131,7 @@ impl ServerStream for RedisSource {
                 ..AllowedFormats::MESSAGES
             },
             None => AllowedFormats {
-                usual: Some(Format::Fields),
+                default: Some(Format::Fields),
                 allowed: &[Format::Fields],
                 expected: Some(
                     "Redis entries have fields: use format = \"fields\", or name a text field with field = \"…\"",

@@ -221,7 +221,7 @@ mod tests {
             control.stop();
         });
         assert!(
-            matches!(redis.next(&mut row, &mut form), Err(RequestError::Passing(_))),
+            matches!(redis.next(&mut row, &mut form), Err(RequestError::Transient(_))),
             "the run is stopped"
         );
         let capacity = row.text.capacity() + redis.name.capacity();

@@ -35,7 +35,7 @@ pub(super) struct Bucket {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ObjectSource {
     pub(super) bucket: Bucket,
-    /// What comes before the last slash of the keys; empty at the top.
+    /// Prefix of the keys, up to the last slash; empty at the top.
     pub(super) folder: String,
     pattern: String,
     /// `follow`: whether new objects are read as they come.
@@ -167,7 +167,7 @@ impl SourceConfig for ObjectSource {
         Some(self.name().into_bytes())
     }
 
-    fn goes_on(&self) -> bool {
+    fn is_endless(&self) -> bool {
         self.follows
     }
 

@@ -17,7 +17,7 @@ use object_store::{
 use tokio::runtime::{Builder, Runtime};
 
 use super::bucket::Bucket;
-use crate::connect::error::{RequestError, passing, refusal};
+use crate::connect::error::{RequestError, refusal, transient};
 use crate::control::{Control, POLL_INTERVAL};
 use crate::security::{SecurityError, tls_problem};
 
@@ -28,7 +28,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of an object that are asked for at once.
 pub(super) const CHUNK: u64 = 4 << 20;
 
-/// Most objects of a folder that are listed.
+/// Maximum number of objects of a folder that are listed.
 const MAX_OBJECTS: usize = 1_000_000;
 
 /// A client of a bucket, which connects when it is first asked.
@@ -69,7 +69,7 @@ impl BucketClient {
         BucketClient { bucket: bucket.clone(), name, control: control.clone(), open: None }
     }
 
-    /// Forgets the connections and the secret, which are read anew for the next request.
+    /// Forgets the connections and the secret, which are read again for the next request.
     pub(super) fn close(&mut self) {
         self.open = None;
     }
@@ -132,7 +132,7 @@ impl BucketClient {
             self.open = Some(self.connect()?);
         }
         let Some((runtime, store)) = &self.open else {
-            return Err(passing("the client is not there").into());
+            return Err(transient("the client is not there").into());
         };
         let (control, begun) = (&self.control, Instant::now());
         let mut request = pin!(request(store.clone()));
@@ -155,7 +155,7 @@ impl BucketClient {
         let listed = self.ask(async |store| store.list_with_delimiter(folder.as_ref()).await);
         let listed = match listed {
             Err(ObjectError::Missing) => return Err(RequestError::NoStream),
-            Err(ObjectError::Changed) => return Err(passing("the list has changed meanwhile")),
+            Err(ObjectError::Changed) => return Err(transient("the list has changed meanwhile")),
             Err(ObjectError::Other(error)) => return Err(error),
             Ok(listed) => listed.objects,
         };
@@ -247,10 +247,10 @@ impl BucketClient {
         if text.contains("NoSuchBucket") {
             return RequestError::NoStream;
         }
-        // What follows is the store's answer in XML.
+        // The rest is the store's answer in XML.
         let text = text.split_once(": <").map_or(text.as_str(), |(before, _)| before);
         let words: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
-        passing(words)
+        transient(words)
     }
 }
 

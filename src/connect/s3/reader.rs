@@ -25,7 +25,7 @@ use crate::format::unpack::unpacked_name;
 use crate::format::{ByteStream, Format};
 use crate::state::{FollowedList, Position};
 
-/// How often a folder is listed anew.
+/// Time between two listings of a folder.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// Open objects.
@@ -165,7 +165,7 @@ impl Objects {
                 return Ok(None);
             }
             if listed.is_none_or(|listed| listed.elapsed() >= EVERY) {
-                if !self.look()? {
+                if !self.list_new_objects()? {
                     return Ok(None);
                 }
                 continue;
@@ -177,8 +177,8 @@ impl Objects {
         }
     }
 
-    /// Lists the folder, and adds what is new. Returns whether it could.
-    fn look(&self) -> Result<bool, SourceError> {
+    /// Lists the folder and adds new objects. Returns false if the run stopped meanwhile.
+    fn list_new_objects(&self) -> Result<bool, SourceError> {
         let Some(found) = self.persist(|client| client.list(&self.source.folder))? else { return Ok(false) };
         let mut list = self.list();
         let fits = |object: &FoundObject| {
@@ -209,7 +209,7 @@ impl Objects {
                     self.control.note_attempt(&name, None);
                     return Ok(Some(answer));
                 }
-                Err(RequestError::Passing(error) | RequestError::Gone(error)) => {
+                Err(RequestError::Transient(error) | RequestError::Gone(error)) => {
                     format!("can't be reached: {error}")
                 }
                 Err(RequestError::NoStream) => "there is no such bucket".into(),
@@ -280,13 +280,12 @@ impl FileRows for FinishedObject {
     }
 }
 
-/// The bytes of an object.
 struct ObjectBytes {
     objects: Arc<Objects>,
     object: FoundObject,
     /// Offset of the byte after `chunk`.
     at: u64,
-    /// What was received and not returned.
+    /// Received bytes that were not returned yet.
     chunk: Bytes,
 }
 

@@ -34,7 +34,7 @@ impl ObjectFolder {
         match error {
             ObjectError::Other(error) => error,
             ObjectError::Missing => RequestError::NoStream,
-            ObjectError::Changed => RequestError::Passing(io::Error::other(
+            ObjectError::Changed => RequestError::Transient(io::Error::other(
                 "another process writes to this destination: give this sink to only one process",
             )),
         }

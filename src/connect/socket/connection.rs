@@ -93,7 +93,6 @@ impl PeerConnections {
         Ok(PeerConnections { socket, door, control, peer, attended: Instant::now(), has_connected: false })
     }
 
-    /// Returns the current peer.
     pub(super) fn peer(&self) -> CurrentPeer {
         self.peer.clone()
     }

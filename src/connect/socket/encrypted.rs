@@ -73,7 +73,7 @@ impl EncryptedPeer {
 
     /// Ends the connection.
     pub(super) fn close(&self) -> io::Result<()> {
-        // A peer that takes no notice of the end is disconnected all the same.
+        // A peer that ignores the end is disconnected anyway.
         let _ = self.link().close_writing();
         self.socket.shutdown(Shutdown::Both)
     }

@@ -114,7 +114,6 @@ impl fmt::Display for SocketSource {
     }
 }
 
-/// Address of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SocketAddress {
     /// `host:port`.

@@ -1,27 +1,24 @@
 //! Standard input as a source, and standard output.
 
-mod output;
-
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Write, stdout};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 
 use super::journal::{Intake, JournalSession};
 use super::{
-    AllowedFormats, Journaling, OpenFile, Origin, OriginRequest, SourceConfig, SourceError, System,
-    SystemSection, files, io_error,
+    AllowedFormats, EpochStamp, Journaling, OpenFile, Origin, OriginRequest, Outlet, OutletContent,
+    RequestError, SourceConfig, SourceError, System, SystemSection, files, io_error,
 };
 use crate::control::{Control, is_ready};
 use crate::format::unpack::PipedBytes;
 use crate::format::{ByteStream, STANDARD_INPUT};
 use crate::state::Position;
-
-pub use output::StandardOutput;
-pub(crate) use output::StandardWriter;
 
 pub(super) const SYSTEM: System = System {
     schemes: &["-"],
@@ -48,7 +45,7 @@ impl SourceConfig for StandardInput {
         AllowedFormats::TEXT
     }
 
-    fn goes_on(&self) -> bool {
+    fn is_endless(&self) -> bool {
         false
     }
 
@@ -112,5 +109,58 @@ impl Read for StoppableInput {
             }
         }
         Ok(0)
+    }
+}
+
+/// Unbuffered standard output that waits for its reader, even if the descriptor is non-blocking.
+#[derive(Clone, Copy, Debug)]
+pub struct StandardOutput;
+
+impl Write for StandardOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match rustix::io::write(stdout(), bytes) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    let out = stdout();
+                    match poll(&mut [PollFd::new(&out, PollFlags::OUT)], None) {
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                written => return Ok(written?),
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes epochs to standard output from a given one on.
+pub(crate) struct StandardWriter {
+    since: u64,
+    /// Number of epochs written.
+    taken: Arc<AtomicU64>,
+}
+
+impl StandardWriter {
+    /// Writes the epochs after `since`; `taken` counts them as they are written.
+    pub(crate) fn after(since: u64, taken: Arc<AtomicU64>) -> Self {
+        StandardWriter { since, taken }
+    }
+}
+
+impl Outlet<[u8]> for StandardWriter {
+    fn open(&mut self) -> Result<OutletContent, RequestError> {
+        Ok(OutletContent { whole: self.since, last: None })
+    }
+
+    fn append(&mut self, stamp: &EpochStamp, lines: &[u8]) -> Result<(), RequestError> {
+        self.since = stamp.epoch;
+        StandardOutput.write_all(lines).map_err(RequestError::Gone)?;
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 }

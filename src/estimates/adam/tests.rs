@@ -22,7 +22,7 @@ fn log(second_moments: SecondMoment) -> LogFacts<'static> {
 }
 
 fn scaled(columns: &[(f64, f64)], indicator_step: Option<f64>) -> Arc<ScaledView> {
-    let view = EstimateView::usual(Workload::Prefix, &log(SecondMoment::Diagonal));
+    let view = EstimateView::new(Workload::Prefix, &log(SecondMoment::Diagonal));
     let (centres, half_widths) = columns.iter().copied().unzip();
     let key_scales = vec![ColumnScales { centres, half_widths }];
     let columns = ["x", "y"].map(String::from)[..columns.len()].to_vec();
@@ -278,5 +278,5 @@ fn numbers_are_checked_and_others_have_defaults() {
     let lacks = "this log has no second moments of records, so there is no covariance and no square: \
         choose --view moments";
     check(&[], SecondMoment::None, Err(lacks));
-    assert_eq!(EstimatorKind::usual(&log(SecondMoment::None)).name, "moments");
+    assert_eq!(EstimatorKind::default_of(&log(SecondMoment::None)).name, "moments");
 }

@@ -14,7 +14,7 @@ fn log(columns: &'static [&'static str]) -> LogFacts<'static> {
 
 /// Columns x and y with the half-widths 10 and 2.
 fn scaled() -> Arc<ScaledView> {
-    let view = EstimateView::usual(Workload::Prefix, &log(&["x", "y"]));
+    let view = EstimateView::new(Workload::Prefix, &log(&["x", "y"]));
     let columns = ["x", "y"].map(String::from).to_vec();
     let key_scales = vec![ColumnScales { centres: vec![5.0, 0.0], half_widths: vec![10.0, 2.0] }];
     Arc::new(ScaledView {

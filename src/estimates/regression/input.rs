@@ -28,7 +28,6 @@ impl Regression {
         self.on.iter().copied().chain([self.target]).collect()
     }
 
-    /// Returns the input of a line.
     pub(super) fn input(&self, moments: &Moments, scaled: &ScaledView) -> Result<LineInput, DensityError> {
         let scales = scaled.scales(moments.key).clone();
         if let Some(by_column) = columnwise(moments, scaled) {

@@ -31,7 +31,7 @@ fn log(second_moments: SecondMoment) -> LogFacts<'static> {
 
 /// Columns of these centres and half-widths.
 fn scaled(intervals: Intervals, units: [(f64, f64); 3]) -> ScaledView {
-    let view = EstimateView { intervals, ..EstimateView::usual(Workload::Prefix, &log(SecondMoment::Full)) };
+    let view = EstimateView { intervals, ..EstimateView::new(Workload::Prefix, &log(SecondMoment::Full)) };
     let columns = ["x1", "y", "x2"].map(String::from).to_vec();
     let (centres, half_widths) = units.into_iter().unzip();
     let key_scales = vec![ColumnScales { centres, half_widths }];

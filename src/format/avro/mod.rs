@@ -10,7 +10,6 @@
 //! are copied, all others are skipped, and steps and depth are bounded. This module does no I/O:
 //! the reader of the messages fetches schemas.
 
-mod plan;
 mod schema;
 mod value;
 
@@ -18,7 +17,7 @@ use std::collections::HashMap;
 
 use super::error::Defect;
 use super::row::{Row, RowField};
-use plan::RecordPlan;
+use schema::RecordPlan;
 use value::ValueReader;
 
 pub(crate) use schema::SchemaError;

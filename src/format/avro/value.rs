@@ -3,12 +3,12 @@
 
 use std::io::Write;
 
-use super::plan::{FieldPlan, RecordPlan};
 use super::schema::{AvroType, Schema, TypeNumber};
+use super::schema::{FieldPlan, RecordPlan};
 use crate::format::error::Defect;
 use crate::format::row::{Row, RowField};
 
-/// Most values in a record, with those that take no bytes, and their greatest depth.
+/// Maximum number of values in a record, including those of no bytes, and maximum depth of nesting.
 const MAX_STEPS: u32 = 1 << 22;
 const GREATEST_DEPTH: u32 = 64;
 

@@ -17,10 +17,11 @@ use parquet::file::reader::{ChunkReader, Length};
 
 use super::header::PageHeader;
 
-/// Most bytes of a page, packed or unpacked.
+/// Maximum number of bytes of a page, packed or unpacked.
 pub(super) const PAGE_LIMIT: usize = 1 << 28;
 
-/// Most bytes of a page's header, which may contain the least and the greatest value of the page.
+/// Maximum number of bytes of a page's header, which may contain the minimum and the maximum of the
+/// page.
 const HEADER_LIMIT: usize = 1 << 24;
 
 /// Bytes that contain nearly every header.

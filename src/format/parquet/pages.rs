@@ -13,7 +13,8 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::packed::{defined, deltas};
 
-/// Most bytes of a page's unpacked values: texts with shared prefixes may be packed a thousandfold.
+/// Maximum number of bytes of a page's unpacked values: texts with shared prefixes may be packed a
+/// thousandfold.
 const PLAIN_LIMIT: usize = 1 << 28;
 
 /// Returns whether a column chunk lies within a file of `length` bytes.

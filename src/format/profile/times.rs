@@ -34,7 +34,7 @@ const TIME_NAMES: [&str; 8] = ["time", "date", "stamp", "epoch", "unix", "create
 const SHORT_TIME_NAMES: [&str; 9] = ["t", "ts", "at", "on", "when", "day", "dt", "ended", "finished"];
 
 /// Ends of names, and the unit that the numbers of times then have. Durations have such names too,
-/// but are no times since 1970 in the same unit.
+/// but are not times since 1970 in the same unit.
 const UNIT_ENDS: [(&str, &str); 4] =
     [("_s", "seconds"), ("_ms", "milliseconds"), ("_us", "microseconds"), ("_ns", "nanoseconds")];
 

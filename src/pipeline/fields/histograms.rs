@@ -4,7 +4,7 @@ use crate::document::definition::{FieldDefinition as Field, FieldType, SectionDe
 use crate::document::rules::Fact::{Has, Lacks};
 use crate::document::rules::Rule;
 
-/// Most bins of one histogram.
+/// Maximum number of bins of one histogram.
 pub(in crate::pipeline) const MAX_BINS: u64 = 65_536;
 
 pub(super) static HISTOGRAM: SectionDefinition = SectionDefinition {

@@ -22,7 +22,7 @@ pub(super) use privacy::{NEIGHBOURS, SECOND_MOMENTS, SEVERAL, UNIT};
 pub(super) use release::{GROWING, MAX_EPOCHS, METHODS};
 #[cfg(test)]
 pub(super) use rules::PRIVATE_EVENT_TIME;
-pub(super) use rules::{LATE_COPIES, UNMOVED};
+pub(super) use rules::{LATE_DUPLICATES, UNMOVED};
 pub(super) use source::{MISSING_POLICIES, PREFLIGHTS, ROW_POLICIES};
 pub(super) use training::{MODELS, OPTIMISERS, ORDERS};
 

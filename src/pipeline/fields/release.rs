@@ -3,7 +3,7 @@
 use hushflow_estimators::covariance::CovarianceMethod;
 use hushflow_estimators::mean::MeanMethod;
 use hushflow_mechanism::mechanism::Method;
-use hushflow_mechanism::mechanism::method::ime::DEFAULT_FIRST_MOMENT_SHARE;
+use hushflow_mechanism::mechanism::method::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow_mechanism::strategy::KINDS;
 
 use crate::document::definition::{

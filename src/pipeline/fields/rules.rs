@@ -82,7 +82,7 @@ pub(super) const RULES: &[Rule] = &[
             IsNot("epochs.late", These(&["drop"])),
         ],
         then: &[Lacks("source.id")],
-        message: LATE_COPIES,
+        message: LATE_DUPLICATES,
     },
     Rule { when: &[Has("epochs.records")], then: &[Lacks("source.largest_jump")], message: UNMOVED },
     Rule {
@@ -222,8 +222,8 @@ pub(in crate::pipeline) const PRIVATE_EVENT_TIME: &str = "an event time is part 
     \"replace-one-in-place\", so it must not decide when epochs close: name an arrival column (arrival = \
     \"recorded_at\"), or use clock = \"end-of-input\", or choose those neighbours if event times are public";
 
-/// Why late records must not be moved where copies are found.
-pub(in crate::pipeline) const LATE_COPIES: &str = "a duplicate that arrives after its epoch has closed would count in a later one: add late = \"drop\" to [epochs]";
+/// Why late records must not be moved where duplicates are found.
+pub(in crate::pipeline) const LATE_DUPLICATES: &str = "a duplicate that arrives after its epoch has closed would count in a later one: add late = \"drop\" to [epochs]";
 
 /// Why a source has no `largest_jump`.
 pub(in crate::pipeline) const UNMOVED: &str = "no row advances a clock here: leave it out";

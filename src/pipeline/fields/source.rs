@@ -84,7 +84,7 @@ const FIELDS: &[Field] = &[
         FieldType::Text,
         "every row counts",
         "\"uuid\"",
-        "Column that identifies copies of a record: of several in an epoch, one counts.",
+        "Column that identifies duplicates of a record: of several in an epoch, one counts.",
     ),
     Field::with_default(
         "journal",

@@ -46,7 +46,7 @@ fn section_entity<'a>(section: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Opt
     let participations = section.require("participations", section.count("participations"));
     let min_separation = section.count("min_separation").map_or(1, |number| number.value);
     let records = section.count("records_per_epoch").and_then(|number| u32::try_from(number.value).ok());
-    let several = section.word("several", SEVERAL);
+    let repeat_policy = section.word("several", SEVERAL);
     let sent = section.count("sent_limit").and_then(|number| {
         let least = u64::from(records.unwrap_or(1));
         number.filter(&format!("a whole number from records_per_epoch = {least}"), |&most| most >= least)
@@ -55,7 +55,7 @@ fn section_entity<'a>(section: &Section<'a>, roles: &mut ColumnRoles<'a>) -> Opt
         participations: participations?.value,
         min_separation,
         records_per_epoch: records.unwrap_or(1),
-        several: several.unwrap_or_default(),
+        repeat_policy: repeat_policy.unwrap_or_default(),
         sent_limit: sent.and_then(|number| u32::try_from(number.value).ok()).and_then(NonZeroU32::new),
     };
     Some(EntityUnit { column: column?.value.into(), kind: own?, within, limits })

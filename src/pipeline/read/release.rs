@@ -41,14 +41,18 @@ impl ReleaseSection {
     }
 }
 
-/// Reads the section. `usual` is the workload if it names none.
-pub(super) fn release(section: &Section<'_>, base: &Path, usual: &Workload) -> Option<ReleaseSection> {
+/// Reads the section. `default_workload` is the workload if it names none.
+pub(super) fn release(
+    section: &Section<'_>,
+    base: &Path,
+    default_workload: &Workload,
+) -> Option<ReleaseSection> {
     let workload = match section.text("workload") {
         Some(field) => {
             let read = |text: &&str| read_workload(text, base).map_err(|error| error.to_string());
             field.map(read).map(|field| field.value)
         }
-        None => Some(usual.clone()),
+        None => Some(default_workload.clone()),
     };
     let strategy: Option<Option<StrategyName>> = match section.text("strategy") {
         Some(field) => field.map(parsed).map(|field| Some(field.value)),

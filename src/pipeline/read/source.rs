@@ -1,15 +1,22 @@
 //! Section `[source]`, or one of `[[sources]]`: the scheme of the path selects the kind of input.
 
 use std::path::Path;
+use std::time::Duration;
 
 use hushflow_mechanism::epochs::{ClockSource, Schedule};
 
-use super::size::journal_limit;
-use super::sources::SourceTiming;
 use crate::connect::{Input, Journaling, RecordFormat};
 use crate::document::Section;
 use crate::pipeline::fields::{MISSING_POLICIES, ROW_POLICIES};
 use crate::pipeline::{MissingPolicy, RowPolicies, RowPolicy, Source};
+
+/// The clock of a source, with `[epochs]` as default.
+pub(super) struct SourceTiming {
+    pub(super) schedule: Schedule,
+    pub(super) arrival: Option<String>,
+    pub(super) idle: Option<Duration>,
+    pub(super) largest_jump: Option<i64>,
+}
 
 /// Reads a source with this name and its row policies.
 pub(super) fn source(
@@ -29,7 +36,7 @@ pub(super) fn source(
     let journal_limit = journal_limit(section);
     let SourceTiming { schedule, arrival, idle, largest_jump } = clocked?;
     let name = name.into();
-    let largest_jump = largest_jump.or(usual_jump(&schedule));
+    let largest_jump = largest_jump.or(default_jump(&schedule));
     let source = Source {
         name,
         input,
@@ -51,7 +58,7 @@ const DAY: i64 = 86_400_000_000;
 /// Default of `largest_jump`: a long weekend or a tenth of the horizon, whichever is more, but at
 /// most half a year and half the horizon, and at least ten epochs. So it allows a stop over a
 /// weekend, but not a wrong year in `start` or in a row.
-fn usual_jump(schedule: &Schedule) -> Option<i64> {
+fn default_jump(schedule: &Schedule) -> Option<i64> {
     match schedule {
         Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput => {
             let epochs = |epochs: u64| by.length.saturating_mul(i64::try_from(epochs).unwrap_or(i64::MAX));
@@ -62,8 +69,37 @@ fn usual_jump(schedule: &Schedule) -> Option<i64> {
     }
 }
 
+/// Units and their number of bytes.
+const UNITS: [(&str, u64); 9] = [
+    ("B", 1),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+];
+
+/// Reads the limit of the journal of a source.
+pub(super) fn journal_limit(section: &Section<'_>) -> u64 {
+    let is_enough = |size: &u64| *size >= Source::LEAST_JOURNAL_LIMIT;
+    let size = section.form("journal_limit", |text| parse(text).filter(is_enough));
+    size.unwrap_or(Source::JOURNAL_LIMIT)
+}
+
+/// Returns the bytes of a size such as `512 MiB` or `2GB`.
+fn parse(text: &str) -> Option<u64> {
+    let unit = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = (text[..unit].parse::<u64>().ok()?, text[unit..].trim_start());
+    let (_, bytes) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    number.checked_mul(*bytes)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::pipeline::Pipeline;
 
     const BASE: &str = "name = 'n'\ncolumns = [{ name = 'x', lower = 0, upper = 1 }]\n\
@@ -122,5 +158,17 @@ mod tests {
         }
         assert_eq!(jump(&format!("{socket}, largest_jump = '1d'"), 1000, "arrival = 'a'"), hours(24));
         assert_eq!(jump(socket, 1000, "clock = 'end-of-input'"), Some(None));
+    }
+
+    #[test]
+    fn sizes_have_a_number_and_a_unit() {
+        let check = |text, expected| assert_eq!(parse(text), expected, "{text:?}");
+        check("1 GiB", Some(1 << 30));
+        check("8MiB", Some(8 << 20));
+        check("2 GB", Some(2_000_000_000));
+        check("10 kB", Some(10_000));
+        for odd in ["", "8", "MiB", "-1 MiB", "1.5 GiB", "8 mib", "99999999 TiB", "8 MiB more"] {
+            check(odd, None);
+        }
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use hushflow_mechanism::epochs::{ClockSource, LatePolicy, Schedule, TimeSchedule};
 
 use super::epochs::clock;
-use super::source::source;
+use super::source::{SourceTiming, source};
 use super::{ColumnRoles, required};
 use crate::connect::Journaling;
 use crate::document::Section;
-use crate::pipeline::fields::{LATE_COPIES, PREFLIGHTS, UNMOVED};
+use crate::pipeline::fields::{LATE_DUPLICATES, PREFLIGHTS, UNMOVED};
 use crate::pipeline::{Epochs, Preflight, RowPolicies, Source};
 
 /// The sources of a pipeline.
@@ -29,14 +29,6 @@ struct SourceSection {
     rows: RowPolicies,
     preflight: Preflight,
     id: Option<String>,
-}
-
-/// The clock of a source, with `[epochs]` as default.
-pub(super) struct SourceTiming {
-    pub(super) schedule: Schedule,
-    pub(super) arrival: Option<String>,
-    pub(super) idle: Option<Duration>,
-    pub(super) largest_jump: Option<i64>,
 }
 
 pub(super) fn sources<'a>(
@@ -124,7 +116,7 @@ impl SourcesReader<'_> {
         if section.has("id")
             && matches!(self.epochs.map(|epochs| &epochs.schedule), Some(Schedule::ByTime(by)) if is_folding(by))
         {
-            section.refuse("id", LATE_COPIES);
+            section.refuse("id", LATE_DUPLICATES);
         }
         let preflight = preflight(section);
         let read = source(section, self.base, name.map_or("", |name| name.value), clocked);

@@ -293,7 +293,7 @@ fn entities_are_protected_if_both_sections_agree() {
         participations: 4,
         min_separation: 1,
         records_per_epoch: 1,
-        several: RepeatPolicy::Keep,
+        repeat_policy: RepeatPolicy::Keep,
         sent_limit: None,
     };
     assert_eq!(

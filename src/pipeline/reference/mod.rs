@@ -1,7 +1,6 @@
-//! The reference of the pipeline file, printed from the table of fields that the parser
-//! reads by: as text, as Markdown and as a JSON schema.
+//! The reference of the pipeline file, printed from the table of fields that the parser reads by: as
+//! text, as Markdown and as a JSON schema. With a glossary of words and letters in tables and JSON.
 
-mod glossary;
 mod markdown;
 mod schema;
 #[cfg(test)]
@@ -64,7 +63,6 @@ fn type_of(value: FieldType) -> String {
     }
 }
 
-/// Returns the words or forms of a type.
 fn words(value: FieldType) -> Vec<Form> {
     match value {
         FieldType::Words(words) => {
@@ -75,3 +73,60 @@ fn words(value: FieldType) -> Vec<Form> {
         _ => Vec::new(),
     }
 }
+
+/// A term and its meaning.
+const TERMS: &[(&str, &str)] = &[
+    (
+        "epoch",
+        "A step of the release: an interval of time, or a number of rows. Every epoch is released, also an empty one.",
+    ),
+    ("t", "The number of an epoch, from 1."),
+    ("x", "What an epoch releases: the count, the sums and the sums of products of its records, with noise."),
+    (
+        "workload",
+        "How a view weighs epochs: a sum of x over epochs, and a divisor. Means and covariances are ratios of such sums, so \
+         the divisor cancels in them; it shows in the weight.",
+    ),
+    (
+        "records, weight",
+        "The count of a line under its workload: the number of records so far under `prefix`, titled *records*; otherwise the \
+         weighted number, titled *weight*. Under `window:7`, a weight of 100 means 100 records an epoch.",
+    ),
+    (
+        "ramp",
+        "Under `window:k` a count or sum is divided by k from the first epoch on, so it is too small before epoch k. With 100 \
+         records an epoch, `window:7` shows a weight of 14.3 at epoch 1, 28.6 at epoch 2 and 100 from epoch 7 on; \
+         `window-mean:7` shows 100 at every epoch. Means, variances and correlations are ratios of such sums, so both show \
+         the same ones, without a ramp.",
+    ),
+    (
+        "±",
+        "The half-width of the confidence interval, or the standard deviation of the noise: the line above a table says which.",
+    ),
+    (
+        "quality",
+        "Whether a line shows the data or its noise: `good`, `noise-dominated`, `too-few-records`, `no-second-moments`, \
+         `out-of-range`, and for lines by column `if-missing-at-random`, `different-rows` or `not-missing-at-random`. See estimates.md.",
+    ),
+    (
+        "chain",
+        "A hash of the whole log up to a release, shortened to 16 digits in lines. Readers with the same chain have the same \
+         history.",
+    ),
+    ("generation", "The number of the run that drew the noise, from 1: it grows with every start."),
+    ("ε, δ", "The guarantee: smaller is more private."),
+    ("σ", "Noise multiplier: the standard deviation of the noise for a sensitivity of 1."),
+    ("ζ", "`clip_norm`: the largest norm of a record, with the bounds scaled to [−1, 1]."),
+    ("λ", "`second_moment_weight`."),
+    ("d", "The number of columns."),
+    (
+        "k, b, m, M",
+        "The limits of an entity: `participations`, `min_separation`, `records_per_epoch` and `sent_limit`. In `window:k`, k is the \
+         number of epochs.",
+    ),
+    ("β", "The decay of a workload per epoch."),
+    (
+        "A, C",
+        "The workload and the strategy as matrices: C shapes the noise so that the error of A is small.",
+    ),
+];

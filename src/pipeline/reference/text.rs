@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-use super::glossary::TERMS;
-use super::{presence, printed_groups, sections, type_of, words};
+use super::{TERMS, presence, printed_groups, sections, type_of, words};
 use crate::document::definition::{FieldDefinition, Form, SectionDefinition};
 
 /// Name of the glossary among the sections.

@@ -34,7 +34,8 @@ use std::{
 /// Length in bytes from which on a segment is followed by another. A limit may make it shorter.
 const SEGMENT_LENGTH: u64 = 16 << 20;
 
-/// Fewest segments in a journal at its limit, so that some can be deleted while others are needed.
+/// Minimum number of segments in a journal at its limit, so that some can be deleted while others
+/// are needed.
 const SEGMENTS_IN_LIMIT: u64 = 8;
 
 /// The journal of a state directory.
@@ -86,7 +87,6 @@ impl SegmentExtent {
     }
 }
 
-/// The segment that grows.
 struct GrowingSegment {
     /// Head of the next segment.
     head: SegmentHead,

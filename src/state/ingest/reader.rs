@@ -20,7 +20,7 @@ pub struct IngestReader {
     records: FrameRecords,
 }
 
-/// What comes after the last frame read.
+/// The position after the last frame read.
 enum NextFrame {
     /// Number of further bytes of the same segment.
     Segment(u64),

@@ -34,7 +34,8 @@ use std::{sync::PoisonError, time::Duration};
 /// Disk space that the journal leaves to the logs, unless it is drained.
 const RESERVE: u64 = 8 << 20;
 
-/// Most bytes of a segment before its records, excluding the header that names the columns.
+/// Maximum number of bytes of a segment before its records, excluding the header that names the
+/// columns.
 const BEGINNING: u64 = 128;
 
 /// Longest wait before checking again for room on the disk.

@@ -21,7 +21,8 @@ const NEW_SEGMENT: &str = "ingest.new";
 /// Bytes before the records in a frame: the number of records up to its end, in all sessions.
 pub(super) const COUNT_LENGTH: usize = 8;
 
-/// Most bytes or records before a segment, so that adding the contents of a file does not overflow.
+/// Maximum number of bytes or records before a segment, so that adding the contents of a file does
+/// not overflow.
 const MOST: u64 = u64::MAX / 2;
 
 /// Numbers of a session and of a segment in it, both from 0.

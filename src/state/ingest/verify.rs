@@ -44,7 +44,7 @@ pub(super) fn verify_storage(storage: &dyn Storage) -> IngestReport {
 /// run may have added it since.
 ///
 /// # Errors
-/// That error, and if the directory can't be opened.
+/// If the run can't continue, or the directory can't be opened.
 pub fn verify_ingest_from(
     path: impl AsRef<Path>,
     position: Position,

@@ -10,10 +10,10 @@ function shownKey(state) {
 
 /// The series of a state: its own, or the first of the estimate.
 function shownSeries(state) {
-  const usual = about.plot.groups[0];
-  const of = state.of ?? `${usual.name}:${usual.series[0].name}`;
+  const first = about.plot.groups[0];
+  const of = state.of ?? `${first.name}:${first.series[0].name}`;
   if (of.includes(":")) return of;
-  const group = about.plot.groups.find((found) => found.name === of) ?? usual;
+  const group = about.plot.groups.find((found) => found.name === of) ?? first;
   return `${group.name}:${group.series[0].name}`;
 }
 

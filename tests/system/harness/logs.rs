@@ -68,7 +68,7 @@ pub(crate) fn logs(state: &Path) -> Vec<String> {
 }
 
 /// A frame of a log or a checkpoint (`docs/formats.md`).
-pub(crate) struct FramePlace {
+pub(crate) struct FramePosition {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) kind: u8,
@@ -80,7 +80,7 @@ pub(crate) struct FramePlace {
 
 /// Returns the frames of a file up to its end or the first incomplete one; empty without a file.
 /// Ignores checksums: lengths and kinds detect zeros and garbage.
-pub(crate) fn frames(file: &Path) -> Vec<FramePlace> {
+pub(crate) fn frames(file: &Path) -> Vec<FramePosition> {
     let bytes = std::fs::read(file).unwrap_or_default();
     let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
     let mut frames = Vec::new();
@@ -92,7 +92,7 @@ pub(crate) fn frames(file: &Path) -> Vec<FramePlace> {
             break;
         }
         let epoch = if (3..=5).contains(&kind) && end >= start + 40 { number(start + 32) } else { 0 };
-        frames.push(FramePlace {
+        frames.push(FramePosition {
             start: start as u64,
             end: end as u64,
             kind,

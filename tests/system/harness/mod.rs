@@ -1,13 +1,13 @@
 //! Helpers for the whole-system tests: a directory for files, the real binary, access to its logs,
-//! and a plain computation of the expected sums.
+//! a plain computation of the expected sums, and checks of which system features a test can use. A
+//! test that can't run prints the reason to standard error, and passes.
 
 mod logs;
-pub(crate) mod means;
 pub(crate) mod power;
 mod stream;
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read, Write as _};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -18,7 +18,7 @@ use rustix::io::ioctl_fionread;
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub(crate) use logs::{FramePlace, PRIVATE_LOG, cut, frames, last_frame, logs, recorded, releases, sums};
+pub(crate) use logs::{FramePosition, PRIVATE_LOG, cut, frames, last_frame, logs, recorded, releases, sums};
 pub(crate) use stream::{Assigned, Random, Stream, assigned, expected_sums, sums_of};
 
 /// Free memory above which the files of tests are kept in memory.
@@ -228,4 +228,26 @@ pub(crate) fn workload(input: &Value) -> String {
         parametric @ ("window" | "momentum" | "adam") => format!("{parametric}:{}", input["param"]),
         plain => plain.into(),
     }
+}
+
+fn succeeds(command: &mut Command, otherwise: &str) -> bool {
+    let can = command.output().is_ok_and(|tried| tried.status.success());
+    if !can {
+        let _ = writeln!(std::io::stderr(), "skipped: {otherwise}");
+    }
+    can
+}
+
+/// Returns whether file systems can be mounted, in a separate namespace.
+pub(crate) fn can_mount(lab: &Lab) -> bool {
+    let mut mount = Command::new("unshare");
+    mount.args(["-m", "mount", "-t", "tmpfs", "none"]).arg(lab.path(""));
+    succeeds(&mut mount, "mounting a file system takes root and unshare")
+}
+
+/// Returns whether system calls can be made to fail.
+pub(crate) fn can_fail_system_calls() -> bool {
+    let mut trace = Command::new("strace");
+    trace.args(["-qq", "-o", "/dev/null", "true"]);
+    succeeds(&mut trace, "making system calls fail takes strace, which can't be used here")
 }

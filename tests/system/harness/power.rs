@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use hushflow::state::{PublicReader, ReleaseFrame};
 
-use super::{FramePlace, Random, frames, logs, recorded};
+use super::{FramePosition, Random, frames, logs, recorded};
 
-/// Number of kills: `HUSHFLOW_KILLS`, or else `usual`.
-pub(crate) fn kills(usual: usize) -> usize {
-    std::env::var("HUSHFLOW_KILLS").ok().and_then(|number| number.parse().ok()).unwrap_or(usual)
+/// Number of kills: `HUSHFLOW_KILLS`, or else `default`.
+pub(crate) fn kills(default: usize) -> usize {
+    std::env::var("HUSHFLOW_KILLS").ok().and_then(|number| number.parse().ok()).unwrap_or(default)
 }
 
 /// Releases seen so far in a public log. Noise is fresh in every run, so drawing an epoch twice is
@@ -28,7 +28,7 @@ impl Witness {
 
     /// Reads the log again: earlier releases must be unchanged, or missing after a power cut.
     /// Returns the number of epochs seen in all, or the epoch that was published twice.
-    pub(crate) fn look(&mut self) -> Result<usize, u64> {
+    pub(crate) fn observe(&mut self) -> Result<usize, u64> {
         let now = readable(&self.state);
         let twice = now.iter().zip(&self.seen).find(|(now, before)| now != before);
         if let Some((now, _)) = twice {
@@ -118,7 +118,7 @@ fn durable_end(state: &Path, segment: &Path, safe: u64) -> u64 {
     let (committed, offset) = recorded(state).unwrap_or((0, 0));
     let read = if name.starts_with(&format!("ingest-{committed:06}-")) { offset } else { 0 };
     let (mut durable, mut counted, mut passed) = (0, 0, 0);
-    for FramePlace { start, end, kind, synced, .. } in frames(segment) {
+    for FramePosition { start, end, kind, synced, .. } in frames(segment) {
         let begins = kind == 16;
         if begins || counted < safe || passed < read {
             durable = end;

@@ -46,9 +46,9 @@ fn read(
     let (mut rows, mut last, mut clock) = (Vec::new(), 0, i64::MIN);
     let mut reader = csv::Reader::from_path(source.input.to_string()).expect("the data");
     let header = reader.headers().expect("a header").clone();
-    let place = |name: &str| header.iter().position(|found| found == name).expect("the column");
+    let index = |name: &str| header.iter().position(|found| found == name).expect("the column");
     let time_of = |row: &csv::StringRecord, column: &Option<String>| {
-        parse_time(&row[place(column.as_ref().expect("a column of times"))]).expect("a time")
+        parse_time(&row[index(column.as_ref().expect("a column of times"))]).expect("a time")
     };
     for row in reader.records() {
         let row = row.expect("a row");
@@ -60,20 +60,20 @@ fn read(
         let (oldest, newest) = (epoch_at(clock - by.lateness).max(1), epoch_at(clock));
         last = last.max(newest.clamp(0, by.horizon as i64) as usize);
         let values: Option<Vec<f64>> =
-            pipeline.columns.iter().map(|column| row[place(&column.name)].parse().ok()).collect();
+            pipeline.columns.iter().map(|column| row[index(&column.name)].parse().ok()).collect();
         let own = epoch_at(time_of(&row, &pipeline.epochs.time)).min(newest);
         let epoch = own.max(oldest);
         let key = pipeline
             .key
             .as_ref()
-            .map_or(Some(0), |key| key.values.iter().position(|value| *value == row[place(&key.column)]));
+            .map_or(Some(0), |key| key.values.iter().position(|value| *value == row[index(&key.column)]));
         let (Some(values), Some(key)) = (values, key) else { continue };
         let dropped = own < oldest && by.late == LatePolicy::Drop;
         if clock < by.start || epoch > by.horizon as i64 || dropped {
             continue;
         }
         let entity =
-            pipeline.entity.as_ref().map_or(String::new(), |entity| row[place(&entity.column)].into());
+            pipeline.entity.as_ref().map_or(String::new(), |entity| row[index(&entity.column)].into());
         if pipeline.id.is_none() || seen.insert((epoch, row.iter().map(String::from).collect())) {
             rows.push(Assigned { epoch: epoch as usize, key, entity, values });
         }
@@ -95,8 +95,8 @@ pub(crate) fn sums_of(pipeline: &Pipeline, epochs: usize, rows: &[Assigned]) -> 
         let q: Vec<i128> = quantised.values().iter().map(|&value| value as i128).collect();
         let products = (0..d).flat_map(|i| (i..d).map(move |j| (i, j))).map(|(i, j)| q[i] * q[j]);
         let record = [1].into_iter().chain(q.iter().copied()).chain(products);
-        let places = sums[row.epoch - 1][row.key * width..].iter_mut();
-        places.zip(record).for_each(|(sum, part)| *sum += part);
+        let indices = sums[row.epoch - 1][row.key * width..].iter_mut();
+        indices.zip(record).for_each(|(sum, part)| *sum += part);
     }
     sums
 }

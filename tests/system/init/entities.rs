@@ -36,8 +36,8 @@ fn entities_count_in_every_epoch_unless_the_operator_wants_less() {
 /// The command in a message of `init`, as arguments.
 fn command_of(said: &str) -> Vec<String> {
     let command = said.split("hushflow init ").nth(1).expect("a command");
-    let lines = command.split_inclusive('\n').scan(true, |goes_on, line| {
-        let shown = std::mem::replace(goes_on, line.ends_with("\\\n"));
+    let lines = command.split_inclusive('\n').scan(true, |continues, line| {
+        let shown = std::mem::replace(continues, line.ends_with("\\\n"));
         shown.then(|| line.trim_end_matches("\\\n"))
     });
     lines.flat_map(|line| line.split_whitespace().map(String::from).collect::<Vec<_>>()).collect()

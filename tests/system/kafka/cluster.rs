@@ -20,7 +20,6 @@ use crate::servers::{free_port, installed};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A message.
 pub(super) struct Message {
     pub(super) partition: i32,
     /// Its header `id`.

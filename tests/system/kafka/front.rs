@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::login::{Login, Users};
+use super::secure::{Login, Users};
 
 /// Numbers of requests.
 const METADATA: u16 = 3;
@@ -34,7 +34,7 @@ pub(super) struct Front {
     shown: Arc<AtomicU32>,
 }
 
-/// What the connections of a front share.
+/// State shared by the connections of a front.
 struct FrontSettings {
     broker: String,
     port: u16,

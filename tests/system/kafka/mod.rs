@@ -4,7 +4,6 @@
 
 pub(crate) mod cluster;
 mod front;
-mod login;
 mod registry;
 mod secure;
 
@@ -102,7 +101,6 @@ fn skipped(program: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {program} is not installed");
 }
 
-/// The partition of a row.
 fn partition_of(row: usize) -> i32 {
     match Random(row as u64).below(10) {
         0..5 => 0,
@@ -186,7 +184,7 @@ fn an_independent_server_is_read_and_written() {
 }
 
 #[test]
-fn new_partitions_are_found_by_a_run_that_goes_on() {
+fn new_partitions_are_found_by_a_running_pipeline() {
     let case = KafkaStream::new();
     let topics = Front::showing(case.cluster.address(), 1);
     let pipeline = case.pipeline_at(&topics.address(), "parts", "partition_idle = '1h'");
@@ -266,7 +264,6 @@ fn one_partition_is_chosen() {
     );
 }
 
-/// Rows as records of this schema.
 const SCHEMA: &str = r#"{"type": "record", "name": "Row", "fields": [
     {"name": "event", "type": "string"}, {"name": "arrival", "type": "string"},
     {"name": "key", "type": ["null", "string"]},

@@ -149,7 +149,7 @@ fn participations_that_cannot_be_are_refused() {
         check("0x5", "the count of the participation `0x5`");
         check("5x0", "the gap of the participation `5x0`");
         check("x", "the count of the participation `x`");
-        check("twice", "no participation is written `twice`");
+        check("twice", "unknown participation `twice`");
     }
     let optimize = |method: &str, participation: &str, parts: &[&str]| {
         let purpose = format!("--workload prefix --horizon 10 --participation {participation}");

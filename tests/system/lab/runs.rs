@@ -190,7 +190,7 @@ fn strategies_that_cannot_run_are_refused() {
     check("strategy = 'honaker'", &["`honaker`", "can't run", "`tree-optimal-decoder`"]);
     check("strategy = 'power-law:2'", &["`power-law:2`", "`prefix`", "`average` alone"]);
     check("strategy = 'blt:9'", &["release.strategy", "from 1 to 8"]);
-    check("strategy = 'best'", &["release.strategy", "no strategy is called `best`"]);
+    check("strategy = 'best'", &["release.strategy", "unknown strategy `best`"]);
     check("strategy = 'file:short.csv'", &["short.csv", "made for 1 steps, not for 32"]);
     check("strategy = 'file:singular.csv'", &["singular.csv", "can't be decoded at step 2"]);
     check("strategy = 'blt:2'\nmemory_limit = 64", &["release.memory_limit", "leave it out"]);

@@ -39,7 +39,7 @@ fn sensor(days: usize, per_day: usize, spoil: impl Fn(usize, &mut Row)) -> Strin
 /// Times long ago are late by the clock, and before the first epoch where there is none.
 const LATE: &str = "most rows come after their epoch has closed";
 
-/// What goes wrong, and the words for it.
+/// A mistake, and the words for it.
 const FAULTS: [(Spoil, &str); 6] = [
     (|row| row.2 = "Bergen", "row has a key that [key] doesn't list"),
     (|row| row.0 = "1970-01-01T00:00:00Z".into(), LATE),
@@ -103,7 +103,7 @@ fn a_small_source_that_turns_bad_later_stops_within_a_few_epochs() {
     }
 }
 
-/// Two days without values are no reason to stop, early or late.
+/// Two days without values don't stop a run, early or late.
 #[test]
 fn a_short_gap_stops_nothing() {
     for (days, gap) in [(60, 20..22), (60, 58..60), (300, 250..252)] {

@@ -16,10 +16,10 @@ fn squared(one: &Seen, other: &Seen) -> f64 {
     let noise = publication.mechanism().moments().noise();
     let mut sum: f64 = 0.0;
     for (values, others) in one.values.iter().zip(&other.values) {
-        for (place, (value, other)) in values.iter().zip(others).enumerate() {
+        for (index, (value, other)) in values.iter().zip(others).enumerate() {
             let difference = value.abs_diff(*other);
             if difference > 0 {
-                let sigma = noise[place % noise.len()].scale.map_or(0.0, |scale| scale.sigma());
+                let sigma = noise[index % noise.len()].scale.map_or(0.0, |scale| scale.sigma());
                 let term = (difference as f64).next_up() / sigma.next_down().max(0.0);
                 sum = (sum + (term.next_up() * term.next_up()).next_up()).next_up();
             }

@@ -45,8 +45,8 @@ fn drawn(relation: &str) -> Vec<Vec<Vec<Vec<f64>>>> {
         let seen = World::seen(&case, &silent(&case), 0, &lab.path("world"));
         let publication = MomentPublication::from_header(&seen.header).expect("the header of a log");
         let noise = publication.mechanism().moments().noise();
-        let scaled = |(place, value): (usize, &i128)| {
-            let sigma = noise[place].scale.map_or(f64::INFINITY, |scale| scale.sigma());
+        let scaled = |(index, value): (usize, &i128)| {
+            let sigma = noise[index].scale.map_or(f64::INFINITY, |scale| scale.sigma());
             *value as f64 / sigma
         };
         let key = |values: &[i128]| values.iter().enumerate().map(scaled).collect();

@@ -33,7 +33,7 @@
 //! not cancel: everything public is compared except the estimates. `tukey` and `resilience` run
 //! with coarse nets, because fine ones take minutes per window. Timing, load and the operator's
 //! private counters are not compared, so cases are excluded in which the order of reading two
-//! sources decides which of two copies counts. Redis, NATS and sockets have
+//! sources decides which of two duplicates counts. Redis, NATS and sockets have
 //! separate tests.
 //!
 //! `HUSHFLOW_ORACLE_CASES=100000 cargo test --test system oracle -- --include-ignored` runs more
@@ -71,9 +71,9 @@ use world::World;
 
 use crate::harness::Lab;
 
-/// Cases of a usual run. With those of `same_output` and `same_release` they make 2,000, which take
-/// less than two minutes on two idle cores.
-const USUAL: usize = 1500;
+/// Number of cases without `HUSHFLOW_ORACLE_CASES`. With those of `same_output` and `same_release`
+/// there are about 2,000, which take less than two minutes on two idle cores.
+const DEFAULT_CASES: usize = 1500;
 
 /// Cases run at once: more than cores, because runs also wait.
 const THREADS: usize = 4;
@@ -182,8 +182,8 @@ impl Oracle {
              rows; the worlds differ in\n"
         );
         let both = one.iter().zip(&other).enumerate();
-        for (place, (one, other)) in both.filter(|(_, (one, other))| one != other) {
-            let _ = writeln!(text, "row {place}:\n  {one:?}\n  {other:?}");
+        for (index, (one, other)) in both.filter(|(_, (one, other))| one != other) {
+            let _ = writeln!(text, "row {index}:\n  {one:?}\n  {other:?}");
         }
         text
     }
@@ -231,14 +231,14 @@ impl Oracle {
         findings.into_inner().unwrap()
     }
 
-    /// Runs the cases that the environment requests, or `usual` cases. Prints statistics if the
+    /// Runs the cases that the environment requests, or `default` cases. Prints statistics if the
     /// environment requests cases.
-    fn test(self, usual: usize) -> Findings {
+    fn test(self, default: usize) -> Findings {
         let wanted = number("HUSHFLOW_ORACLE_CASES");
         let mut cases = match std::env::var("HUSHFLOW_ORACLE_CASE") {
             Ok(names) => names.split(',').map(Case::named).collect(),
             Err(_) => {
-                let number_of_cases = wanted.map_or(usual, |number| number as usize);
+                let number_of_cases = wanted.map_or(default, |number| number as usize);
                 cases(number_of_cases, number("HUSHFLOW_ORACLE_SEED").unwrap_or(SEED))
             }
         };
@@ -282,15 +282,15 @@ impl Findings {
 #[test]
 #[ignore = "slow"]
 fn neighbours_are_as_far_apart_as_the_ledger_says_and_alike_in_all_else() {
-    NEIGHBOURS.test(USUAL).expect_no_leaks();
+    NEIGHBOURS.test(DEFAULT_CASES).expect_no_leaks();
 }
 
 /// Two leaks fixed earlier: a blanked row of an entity let a later one pass, and rows were counted
 /// in batches of usable ones.
 #[test]
 fn closed_leaks_stay_closed() {
-    let passing = [(Factor::Unit, "entity"), (Factor::Neighbours, "zero-out"), (Factor::Claim, "third")];
-    let counting = [
+    let blanked_row = [(Factor::Unit, "entity"), (Factor::Neighbours, "zero-out"), (Factor::Claim, "third")];
+    let counted_batches = [
         (Factor::Neighbours, "zero-out"),
         (Factor::Clock, "arrival"),
         (Factor::Source, "stdin"),
@@ -298,11 +298,11 @@ fn closed_leaks_stay_closed() {
         (Factor::Rows, "many"),
     ];
     let cases_of = |levels: &[(Factor, &str)]| (0..6).map(|seed| Case::of(levels, seed)).collect::<Vec<_>>();
-    NEIGHBOURS.tried(&[cases_of(&passing), cases_of(&counting)].concat()).expect_no_leaks();
+    NEIGHBOURS.tried(&[cases_of(&blanked_row), cases_of(&counted_batches)].concat()).expect_no_leaks();
 }
 
 /// Keys that nobody listed: none is shown in streams of few rows, whichever keys they have, and all
-/// usual ones in streams of many. A key that one world alone has changes nothing else.
+/// others in streams of many. A key that one world alone has changes nothing else.
 #[test]
 fn keys_of_one_world_alone_are_not_seen() {
     let cases = ["quiet", "json", "table", "log debug", "sink", "csv"].into_iter().flat_map(|watch| {

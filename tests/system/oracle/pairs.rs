@@ -29,7 +29,6 @@ pub(super) struct Pair {
 /// The protected entity.
 const PROTECTED: &str = "e0";
 
-/// Makes the pair of a case.
 pub(super) fn pair(case: &Case) -> Pair {
     let mut maker = Maker::new(case);
     let mut stream = maker.stream();
@@ -56,7 +55,7 @@ impl Maker<'_> {
         self.case.is(F::Pair, &["extreme"])
     }
 
-    /// Gives the protected entity more records than may pass, of which only one differs: whether
+    /// Gives the protected entity more records than may pass. Only one of them differs: whether
     /// that record passes affects the others.
     fn add_competing_records(&mut self, rows: &mut [StreamRow]) {
         let (claim, _) = self.case.claim();

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::Leak;
 use super::factors::{Case, Factor as F};
 use crate::harness::{answer, await_until, finish, hushflow, send, tail};
-use crate::tables;
+use crate::sinks;
 
 /// Begins a line of standard error that follows from the releases.
 const FAINT: &str = "warning: the published counts";
@@ -156,7 +156,7 @@ impl Seen {
         let table = state.with_file_name("table");
         if table.is_dir() {
             facts.tell("files and rows of the table".into(), outline(&table));
-            for path in tables::files(&table) {
+            for path in sinks::files(&table) {
                 let bytes = std::fs::read(&path).expect("a file of the table");
                 let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 let bytes = bytes.into_iter().map(char::from).collect();
@@ -183,11 +183,11 @@ impl Seen {
 
 /// The files of a table, their columns, and their rows without what follows from the releases.
 fn outline(table: &Path) -> String {
-    let rows = tables::rows(table);
+    let rows = sinks::rows(table);
     let header = rows.first().cloned().unwrap_or_default();
     let is_public = |name: &&String| ["epoch", "start", "key", "view", "private"].contains(&name.as_str());
     let public: Vec<_> = (0..header.len()).filter(|&column| is_public(&&header[column])).collect();
-    let mut text = format!("{:?}\n{}\n", tables::files(table).len(), header.join(","));
+    let mut text = format!("{:?}\n{}\n", sinks::files(table).len(), header.join(","));
     // Without a key there is no file.
     for row in rows.iter().skip(1) {
         text += &public.iter().map(|&column| row[column].as_str()).collect::<Vec<_>>().join(",");

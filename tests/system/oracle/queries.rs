@@ -36,7 +36,7 @@ fn query(lab: &Lab, name: &str, arguments: &[&str]) -> Ended {
     finish(hushflow([&["query"], arguments].concat()).current_dir(lab.path(name)))
 }
 
-/// What is public beside the answers: a line of JSON without them.
+/// Public facts beside the answers: a line of JSON without them.
 fn outline(line: &str) -> String {
     let mut line: Value = serde_json::from_str(line).expect("a JSON line");
     line["cells"] = Value::Null;
@@ -55,8 +55,8 @@ fn neighbouring_files_are_alike_but_for_the_answers() {
     let stream: Vec<&str> = RECORDS.iter().cycle().take(40).copied().collect();
     for (case, removed) in RECORDS.iter().enumerate() {
         let one = files(&lab, "one", &stream);
-        let place = stream.iter().position(|record| record == removed).expect("a record");
-        files(&lab, "other", &[&stream[..place], &stream[place + 1..]].concat());
+        let index = stream.iter().position(|record| record == removed).expect("a record");
+        files(&lab, "other", &[&stream[..index], &stream[index + 1..]].concat());
         for ((file, shape), workload) in one
             .iter()
             .zip([OF_ROWS, OF_COUNTS])
@@ -112,8 +112,8 @@ fn the_noise_of_queries_hides_a_record_as_charged() {
         let spread = |draw: &DVector<f64>| (draw - &mean) * (draw - &mean).transpose();
         let sum = draws.iter().map(spread).fold(DMatrix::zeros(CELLS, CELLS), |sum, term| sum + term);
         let inverse = sum.try_inverse().expect("noise in every direction");
-        // What other cells leave unknown of cell i is χ² with these degrees of freedom, times the
-        // square of the noise that hides a record there.
+        // The part of cell i that the other cells don't determine is χ² with these degrees of
+        // freedom, times the square of the noise that hides a record there.
         let degrees = (DRAWS - CELLS) as f64;
         let third = |sign: f64| 1.0 - 2.0 / (9.0 * degrees) + sign * FAR * (2.0 / (9.0 * degrees)).sqrt();
         let [least, most] = [-1.0, 1.0].map(|sign| degrees * third(sign).powi(3));

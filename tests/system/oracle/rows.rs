@@ -77,8 +77,8 @@ impl<'a> Maker<'a> {
                 (false, 4..) => 3,
                 _ => per,
             };
-            for place in 0..number {
-                let within = place as i64 * (LENGTH - 10) / number as i64 + self.random.below(3) as i64;
+            for index in 0..number {
+                let within = index as i64 * (LENGTH - 10) / number as i64 + self.random.below(3) as i64;
                 let arrival = epoch as i64 * LENGTH + within;
                 let source = self.random.below(sources) as usize;
                 let mut record = self.record(arrival);
@@ -89,8 +89,8 @@ impl<'a> Maker<'a> {
             }
         }
         if self.case.is(F::Jump, &["limited"]) {
-            let place = self.random.below(rows.len() as u64) as usize;
-            rows[place].arrival += 20 * 3600;
+            let index = self.random.below(rows.len() as u64) as usize;
+            rows[index].arrival += 20 * 3600;
         }
         if self.case.is(F::Jump, &["back"]) {
             for arrival in (0..FALLEN).map(|row| row % LENGTH) {

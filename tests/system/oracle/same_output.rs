@@ -14,8 +14,8 @@ use super::public::Seen;
 use super::rows::Maker;
 use super::{Leak, Oracle, Verdict};
 
-/// Cases of a usual run.
-const USUAL: usize = 360;
+/// Number of cases without `HUSHFLOW_ORACLE_CASES`.
+const DEFAULT_CASES: usize = 360;
 
 /// Values that count as the upper bound of any column and otherwise occur in no row.
 const BEYOND: [&str; 4] = ["1e3", "96", "1e300", "1.7e308"];
@@ -63,5 +63,5 @@ fn judge(_: &Case, [one, other]: &[Seen; 2]) -> Verdict {
 #[test]
 #[ignore = "slow"]
 fn streams_of_equal_sums_give_equal_output() {
-    SAME_SUMS.test(USUAL).expect_no_leaks();
+    SAME_SUMS.test(DEFAULT_CASES).expect_no_leaks();
 }

@@ -21,8 +21,9 @@ use super::world::World;
 use super::{Leak, Oracle, Verdict};
 use crate::harness::{Lab, Random};
 
-/// Cases of a usual run. Three in four release sums, and only those are run.
-const USUAL: usize = 320;
+/// Number of cases without `HUSHFLOW_ORACLE_CASES`. Three in four release sums, and only those are
+/// run.
+const DEFAULT_CASES: usize = 320;
 
 /// Rows at the start of a long stream, so that the sums of squares exceed 2⁵³.
 const CROWD_ROWS: usize = 5000;
@@ -106,7 +107,7 @@ fn target(case: &Case, one: &Seen) -> Vec<Vec<i128>> {
     one.values.iter().map(&mut epoch).collect()
 }
 
-/// Which coordinates of a key have noise.
+/// Coordinates of a key that have noise.
 fn noisy(seen: &Seen) -> Vec<bool> {
     let publication = MomentPublication::from_header(&seen.header).expect("the header of a log");
     publication.mechanism().moments().noise().iter().map(|noise| noise.scale.is_some()).collect()
@@ -159,7 +160,7 @@ fn judge(case: &Case, seen: &[Seen; 2]) -> Verdict {
 #[test]
 #[ignore = "slow"]
 fn different_sums_with_the_same_release_leave_no_trace() {
-    SAME_RELEASES.test(USUAL).expect_no_leaks();
+    SAME_RELEASES.test(DEFAULT_CASES).expect_no_leaks();
 }
 
 /// Sums of more than 2⁵³ units, and integers of every width.

@@ -69,35 +69,35 @@ struct TestStore(&'static str);
 
 impl TestStore {
     fn new(name: &'static str, store: Store) -> Self {
-        *server(place(name)) = Some(store);
+        *server(index(name)) = Some(store);
         TestStore(name)
     }
 }
 
 impl Drop for TestStore {
     fn drop(&mut self) {
-        server(place(self.0)).take();
+        server(index(self.0)).take();
     }
 }
 
-fn place(name: &str) -> usize {
+fn index(name: &str) -> usize {
     STORES.iter().position(|store| *store == name).expect("a server")
 }
 
-fn server(place: usize) -> MutexGuard<'static, Option<Store>> {
-    SERVERS[place].lock().unwrap_or_else(PoisonError::into_inner)
+fn server(index: usize) -> MutexGuard<'static, Option<Store>> {
+    SERVERS[index].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The place of a case's server.
-fn place_of(case: &Case) -> Option<usize> {
+fn index_of(case: &Case) -> Option<usize> {
     STORES.iter().position(|store| case.is(F::Source, &[store]))
 }
 
 /// Waits until no other world uses the server, and empties it.
 pub(super) fn turn(case: &Case) -> Option<MutexGuard<'static, ()>> {
-    let place = place_of(case)?;
-    let turn = TURNS[place].lock().unwrap_or_else(PoisonError::into_inner);
-    match server(place).as_mut().expect("a server") {
+    let index = index_of(case)?;
+    let turn = TURNS[index].lock().unwrap_or_else(PoisonError::into_inner);
+    match server(index).as_mut().expect("a server") {
         Store::Table(_) => {}
         #[cfg(feature = "kafka")]
         Store::Topic(topic, rows) => {
@@ -116,7 +116,7 @@ pub(super) fn turn(case: &Case) -> Option<MutexGuard<'static, ()>> {
 /// The fields of the source, whose rows have these columns. `None` if the case has no server.
 #[cfg_attr(not(feature = "kafka"), expect(unused_variables, reason = "messages alone have no header"))]
 pub(super) fn source(case: &Case, header: &str) -> Option<String> {
-    let fields = match server(place_of(case)?).as_ref()? {
+    let fields = match server(index_of(case)?).as_ref()? {
         Store::Table(server) => {
             format!("path = 'postgres://127.0.0.1:{}/test'\ntable = 'rows'\norder = 'number'\n", server.port)
         }
@@ -138,7 +138,7 @@ pub(super) fn source(case: &Case, header: &str) -> Option<String> {
 
 /// Arguments with which a run ends once it has read everything. `None` if the case has no server.
 pub(super) fn arguments(case: &Case) -> Option<&'static [&'static str]> {
-    Some(match STORES[place_of(case)?] {
+    Some(match STORES[index_of(case)?] {
         "postgres" => &["--until-idle", "700ms"],
         "kafka" => &["--until-idle", "1500ms"],
         _ => &[],
@@ -149,8 +149,8 @@ pub(super) fn arguments(case: &Case) -> Option<&'static [&'static str]> {
 /// that they don't have yet.
 pub(super) fn fill(case: &Case, csv: &str) {
     let (header, rows) = csv.split_once('\n').expect("a header");
-    let place = place_of(case).expect("a case with a server");
-    match server(place).as_mut().expect("a server") {
+    let index = index_of(case).expect("a case with a server");
+    match server(index).as_mut().expect("a server") {
         Store::Table(server) => {
             server.sql(&statements(header, rows));
         }
@@ -199,7 +199,7 @@ fn statements(header: &str, rows: &str) -> String {
 
 /// Cases whose rows are at a server.
 fn cases(name: &'static str) -> Vec<Case> {
-    let usual = [(F::Source, name), (F::Keys, "three")];
+    let common = [(F::Source, name), (F::Keys, "three")];
     let levels = [
         [(F::Clock, "records"), (F::Watch, "log debug"), (F::Neighbours, "zero-out"), (F::Values, "odd")],
         [(F::Clock, "arrival"), (F::Watch, "table"), (F::Restart, "grown"), (F::Values, "odd")],
@@ -207,7 +207,7 @@ fn cases(name: &'static str) -> Vec<Case> {
         [(F::Clock, "end-of-input"), (F::Watch, "json"), (F::Copies, "by id"), (F::Values, "huge")],
     ];
     let case =
-        |(seed, levels): (usize, &[(F, &str); 4])| Case::of(&[&usual[..], levels].concat(), seed as u64);
+        |(seed, levels): (usize, &[(F, &str); 4])| Case::of(&[&common[..], levels].concat(), seed as u64);
     levels.iter().enumerate().map(case).collect()
 }
 

@@ -114,11 +114,11 @@ impl<'a> World<'a> {
             let cut = self.cut.clamp(from, end);
             feed(&mut input, &written(self.case, rows[from..cut].iter()));
             if self.case.is(F::Watch, &["metrics"]) {
-                self.look(&format!("metrics in the middle of {name}"), cut, &mut running);
+                self.observe(&format!("metrics in the middle of {name}"), cut, &mut running);
             }
             feed(&mut input, &without_header(self.case, rows[cut..].iter()));
             if self.case.is(F::Watch, &["metrics"]) {
-                self.look(&format!("metrics at the end of {name}"), end, &mut running);
+                self.observe(&format!("metrics at the end of {name}"), end, &mut running);
             }
         }
         self.end(name, &mut running);
@@ -129,7 +129,7 @@ impl<'a> World<'a> {
         let mut running = self.start();
         let mut input = running.children[0].stdin.take().expect("a pipe");
         feed(&mut input, &written(self.case, self.rows[..self.cut].iter()));
-        self.look("metrics before the kill", self.cut, &mut running);
+        self.observe("metrics before the kill", self.cut, &mut running);
         for child in &mut running.children {
             child.kill().expect("a child can be killed");
         }
@@ -191,7 +191,7 @@ impl<'a> World<'a> {
 
     /// Waits until the run has published the epochs closed by the first `rows` rows, or has ended;
     /// reads the metrics if they are served.
-    fn look(&mut self, name: &str, rows: usize, running: &mut Running) {
+    fn observe(&mut self, name: &str, rows: usize, running: &mut Running) {
         let expected = closed(self.case, &self.rows[..rows]);
         let state = self.path("state");
         let mut has_ended = || running.children[0].try_wait().expect("a child").is_some();

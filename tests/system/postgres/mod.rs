@@ -21,7 +21,6 @@ const STREAM: Stream = Stream { rows: 6000, epochs: 40 };
 const TYPES: &str =
     "event timestamptz, arrival timestamptz, key text, a float8, b numeric, c text, d float8, e real";
 
-/// A stream in a table.
 struct TableStream {
     lab: Lab,
     rows: Vec<String>,
@@ -79,7 +78,7 @@ fn logged_in(login: &str) -> String {
     }
 }
 
-/// The look at the first rows ends where the table does for now.
+/// The check of the first rows ends where the table does for now.
 #[test]
 fn a_live_table_is_published_while_it_grows() {
     let Some(programs) = installed() else { return };

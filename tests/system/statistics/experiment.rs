@@ -240,8 +240,8 @@ impl Experiment {
         let entries = self.case.second_entries();
         let kind = |column: usize| match column % self.case.coordinates() {
             0 => "counts",
-            place if place <= self.case.dimension => "first moments",
-            place if matches!(entries[place - 1 - self.case.dimension], (i, j) if i == j) => "squares",
+            index if index <= self.case.dimension => "first moments",
+            index if matches!(entries[index - 1 - self.case.dimension], (i, j) if i == j) => "squares",
             _ => "products",
         };
         let columns = |name| {
@@ -319,7 +319,7 @@ fn unit(case: &ExperimentCase, column: usize) -> f64 {
     let first = case.clip_norm / f64::from(1 << 20);
     match column % case.coordinates() {
         0 => 1.0,
-        place if place <= case.dimension => first,
+        index if index <= case.dimension => first,
         _ if case.method == "joint-clip" => first * first / dense::JOINT_WEIGHT.sqrt(),
         _ => first * first,
     }

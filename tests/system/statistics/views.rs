@@ -47,8 +47,8 @@ fn rows(case: &ExperimentCase) -> Vec<ExperimentRow> {
 fn errors(experiment: &Experiment, runs: usize) -> Vec<Vec<DMatrix<f64>>> {
     let released: Vec<_> = (0..runs).map(|run| experiment.run(run)).collect();
     assert!(released[0] == experiment.tail(0), "tail prints what run printed");
-    let of_view = |(place, view): (usize, &&str)| {
-        released.iter().map(|views| experiment.errors(view, &views[place])).collect()
+    let of_view = |(index, view): (usize, &&str)| {
+        released.iter().map(|views| experiment.errors(view, &views[index])).collect()
     };
     experiment.case.views.iter().enumerate().map(of_view).collect()
 }

@@ -48,8 +48,8 @@ fn installed() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<_> = std::env::split_paths(&path).collect();
     let names = ["chromium", "chromium-browser", "google-chrome"];
-    let mut places = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
-    let found = places.find(|place| place.is_file());
+    let mut paths = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+    let found = paths.find(|path| path.is_file());
     if found.is_none() {
         let _ = writeln!(stderr(), "skipped: no Chromium is installed, so no browser has seen the page");
     }

@@ -207,7 +207,8 @@ simulation.seed = 1
     state
 }
 
-/// What sticks out of the screen, but for what scrolls by itself, and charts without a line.
+/// Returns elements that are wider than the screen, except those that scroll, and charts without a
+/// line.
 const AMISS: &str = "(() => {
     const wide = document.documentElement.scrollWidth > innerWidth;
     const scrolls = (node) => node !== null && (node.matches('.wide, select') || scrolls(node.parentElement));
@@ -437,7 +438,7 @@ fn a_browser_keeps_up_with_a_long_log() {
     assert!(spent["length"].as_u64().is_some_and(|length| (400..=1000).contains(&length)), "{spent}");
     // Five columns, on a machine busy with other tests.
     assert!(spent["take"].as_f64() < Some(5000.0) && spent["draw"].as_f64() < Some(2000.0), "{spent}");
-    // What lies outside a chart is marked at its edge.
+    // Points outside a chart are marked at its edge.
     let marked = browser.evaluate(
         "(() => {
             const value = Array.from({ length: 100 }, (_, at) => (at === 40 ? 1000 : at === 41 ? -1000 : at % 3));

@@ -129,6 +129,6 @@ fn readings_of_all_keys_are_one_series_and_ranges_are_kept() {
     assert_eq!(of_one("from=99&to=99")["epochs"], json!([20]));
     let (whole, part) = (of_one(""), of_one("from=5&to=7"));
     let of = |found: &Value| found["keys"][0]["series"][2]["value"].as_array().expect("values").clone();
-    assert_eq!(of(&whole)[4..7], of(&part), "a range begins with the first epoch of the log all the same");
+    assert_eq!(of(&whole)[4..7], of(&part), "a range also begins with the first epoch of the log");
     assert_eq!(site.readings("")["keys"], all["keys"], "kept for the next reader");
 }

@@ -26,8 +26,8 @@
 //!
 //! Algorithm 2 of "Continual Release Moment Estimation with Differential Privacy" prints the square
 //! of the mean with the sensitivity of single records, which it exceeds;
-//! [`batch_squares`](hushflow_mechanism::mechanism::method::batch_squares) derives the right one.
-//! JME is free for the mean of squares.
+//! [`Method::BatchSquares`](hushflow_mechanism::mechanism::Method::BatchSquares) derives the right
+//! one. JME is free for the mean of squares.
 //!
 //! # Keeping v usable
 //! A released v_t is unbiased and has the noise deviation `d_t = τ₂‖(A(β₂)C₂⁻¹)_t‖/m`, the same in

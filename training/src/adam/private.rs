@@ -128,7 +128,7 @@ impl PrivateAdam {
         Ok(UpdatePart::new(self.run.start, direction, scale))
     }
 
-    /// The numbers that later steps need, beside the number of steps.
+    /// The numbers that later steps need, besides the number of steps.
     pub fn save(&self) -> Vec<f64> {
         let mut all = Vec::new();
         for Block { first, second, adam, scale } in &self.blocks {

@@ -23,7 +23,7 @@ const MAX_MISSING: f64 = 1e-12;
 /// Largest μ: with it, tails of 2⁻¹⁰⁰ have losses below [`MAX_LOSS`], and no tail is subnormal.
 pub(super) const MAX_SHIFT: f64 = 22.0;
 
-/// Least μ. A smaller one is raised: sets of large losses are half-lines, P of a half-line grows
+/// Minimum μ. A smaller one is raised: sets of large losses are half-lines, P of a half-line grows
 /// with every μ, and so does δ.
 const MIN_SHIFT: f64 = 1e-6;
 

@@ -36,7 +36,6 @@ mod allocation;
 mod distribution;
 mod mixture;
 mod pair;
-mod replacement;
 mod sum;
 #[cfg(test)]
 mod tests;

@@ -46,7 +46,7 @@ const DEVIATIONS: f64 = 24.0;
 /// Probability outside the window for which the window is long enough.
 const OUTSIDE: f64 = 1e-13;
 
-/// Least product of slope and distance for Chernoff's bound: e^(−32) is below [`OUTSIDE`].
+/// Minimum product of slope and distance for Chernoff's bound: e^(−32) is below [`OUTSIDE`].
 const REACH: f64 = 32.0;
 
 /// Largest number of slopes tried for Chernoff's bound.

@@ -278,7 +278,7 @@ fn means_contradict_a_random_cause_only_where_values_depend_on_it() {
     assert!(contradicted[1] >= RELEASES / 20 - 5, "{contradicted:?}");
 }
 
-/// Complete rows of which one column is nearly a multiple of another, so that noise pushes the
+/// Complete rows in which one column is nearly a multiple of another, so that noise pushes the
 /// quotient beyond 1: over 3,000 releases no interval of such an estimate is [−1, 1], and the
 /// intervals contain the truth as often as those below. A correct interval fails at a rate below
 /// 10⁻⁶.

@@ -127,7 +127,7 @@ struct Releases<'a> {
     /// Deviations of the noise of a bin, and of the count if it is known.
     noise: (f64, Option<f64>),
     population: bool,
-    /// Whether bins are fine beside the noise, and bands are left out.
+    /// Whether bins are fine relative to the noise, and bands are left out.
     fine: bool,
 }
 
@@ -212,8 +212,8 @@ fn coverage(releases: Releases<'_>) -> Coverage {
 /// that of a band's critical value. So a coverage of 95 % is found outside of 93 to 97 % with
 /// probability below 1e-6 (5 deviations). An interval that is cut at 0 or 1 can miss on one side
 /// alone, so counts, shares and bands of tails hold up to 97.5 %. Quantiles hold at least at their
-/// level, and at it where bins are fine beside the noise. Bands of fine bins take long, so they are
-/// left out.
+/// level, and at it where bins are fine relative to the noise. Bands of fine bins take long, so
+/// they are left out.
 #[test]
 fn intervals_hold_as_often_as_their_level_says() {
     let even = |bins: usize| vec![1.0 / bins as f64; bins];

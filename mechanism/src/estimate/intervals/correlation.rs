@@ -31,7 +31,7 @@ use super::{Interval, IntervalSubject, MomentIntervals, UNIT, settle};
 use crate::estimate::selection::{Selection, hybrid_quantiles};
 use std::f64::consts::SQRT_2;
 
-/// How many half-widths of its interval a variance exceeds 0 by, at least, if correlations with its
+/// Minimum of a variance, in half-widths of its interval, for which correlations with its
 /// column are shown.
 pub(in crate::estimate) const CLEAR: f64 = 2.0;
 
@@ -80,7 +80,7 @@ impl MomentIntervals<'_> {
         self.covariance[(column, column)].max(0.0).sqrt()
     }
 
-    /// How far a variance exceeds the least one for a correlation, in deviations of its noise.
+    /// Excess of a variance over the minimum for a correlation, in deviations of its noise.
     fn clearness(&self, column: usize) -> f64 {
         let noise = self.entry_noise(column, column);
         let variance = self.covariance[(column, column)];

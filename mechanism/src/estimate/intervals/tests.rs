@@ -19,7 +19,7 @@ struct CoverageSetting {
     /// Variance of every column; neighbouring columns have a correlation of 1/2.
     variance: f64,
     noise: MomentNoise,
-    /// Whether records are drawn anew for every release.
+    /// Whether every release has fresh records.
     population: bool,
     releases: usize,
 }
@@ -221,7 +221,7 @@ fn invalid_levels_and_weights_are_refused() {
     check(0.9, f64::INFINITY, "heaviest weight of a record is inf");
 }
 
-/// Where nothing is known, no correlation is shown, and the interval says so.
+/// Without information no correlation is shown, and its interval is [−1, 1].
 #[test]
 fn correlations_of_noise_are_not_shown() {
     let noise_alone =

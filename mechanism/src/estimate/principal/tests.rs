@@ -114,12 +114,12 @@ fn components_without_noise_are_exact_in_the_units_of_the_columns() {
     // (10, 0.8; 0.8, 0.8)
     let (middle, reach) = (5.4, 4.6f64.hypot(0.8));
     let angle = 0.8f64.atan2(4.6) / 2.0;
-    for (place, (value, vector)) in
+    for (index, (value, vector)) in
         [(middle + reach, [angle.cos(), angle.sin()]), (middle - reach, [-angle.sin(), angle.cos()])]
             .into_iter()
             .enumerate()
     {
-        let component = &found.components[place];
+        let component = &found.components[index];
         let direction = component.direction.as_ref().unwrap();
         assert!((component.eigenvalue - value).abs() < 1e-12 && component.interval.width() == 0.0);
         assert!((&direction.vector - DVector::from_row_slice(&vector)).amax() < 1e-12, "{direction:?}");
@@ -191,7 +191,7 @@ fn close_components_are_not_told_apart_by_chance() {
         (bulk(&[0.2, 0.1]), 25.0, 18),
     ] {
         let law = Law::rotated(&values, seed);
-        for (place, held) in
+        for (index, held) in
             held(&law, noise(1.0, 2.0, second), PrincipalOf::Covariance, trials, seed).into_iter().enumerate()
         {
             let trials = trials as f64;
@@ -200,8 +200,8 @@ fn close_components_are_not_told_apart_by_chance() {
             if held.shown > 0.25 {
                 check_share(held.angles, (0.92, 1.0), held.shown * trials);
             }
-            let is_equal = values.iter().filter(|value| **value == values[place]).count() > 1;
-            assert!(!is_equal || held.shown < 0.05, "{values:?} {place} {held:?}");
+            let is_equal = values.iter().filter(|value| **value == values[index]).count() > 1;
+            assert!(!is_equal || held.shown < 0.05, "{values:?} {index} {held:?}");
         }
     }
 }

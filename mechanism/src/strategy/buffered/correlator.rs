@@ -64,7 +64,7 @@ impl BufferedCorrelator {
     }
 
     /// Returns the block and the lane of a buffer of a coordinate.
-    fn place(&self, buffer: usize, coordinate: usize) -> (usize, usize) {
+    fn index(&self, buffer: usize, coordinate: usize) -> (usize, usize) {
         (coordinate / LANES * self.count() + buffer, coordinate % LANES)
     }
 
@@ -96,8 +96,8 @@ impl Correlator for BufferedCorrelator {
         let mut state = self.identification().header(self.steps, 8 * self.count() * self.coordinates);
         for buffer in 0..self.count() {
             for coordinate in 0..self.coordinates {
-                let (place, lane) = self.place(buffer, coordinate);
-                state.extend(self.buffers[place][lane].to_le_bytes());
+                let (index, lane) = self.index(buffer, coordinate);
+                state.extend(self.buffers[index][lane].to_le_bytes());
             }
         }
         state
@@ -113,8 +113,8 @@ impl Correlator for BufferedCorrelator {
             return Err(refused("a buffer is not finite"));
         }
         for (number, value) in values.enumerate() {
-            let (place, lane) = self.place(number / self.coordinates, number % self.coordinates);
-            self.buffers[place][lane] = value;
+            let (index, lane) = self.index(number / self.coordinates, number % self.coordinates);
+            self.buffers[index][lane] = value;
         }
         self.steps = steps;
         Ok(())

@@ -51,7 +51,7 @@ const STATE_VERSION: u64 = 1;
 /// Largest squared deviation accepted if more bits can avoid it.
 const ACCEPTED: f64 = 1.0 / (1u64 << 28) as f64;
 
-/// Most fractional bits of a buffer: inputs of at most 1 then fit a 64-bit integer.
+/// Maximum number of fractional bits of a buffer: inputs of at most 1 then fit a 64-bit integer.
 const MAX_BITS: u32 = 60;
 
 pub(super) struct BufferedEncoder<const B: usize> {

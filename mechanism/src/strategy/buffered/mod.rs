@@ -51,9 +51,9 @@ use steps::BufferCoefficients;
 /// A buffered strategy, ready to run.
 ///
 /// ```
-/// use hushflow_mechanism::strategy::{Factorization, Strategy, StrategyName};
-/// use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
-/// use hushflow_mechanism::workload::Workload;
+/// use hushflow_mechanism::strategy::{Factorization, Strategy, StrategyName}; use
+/// hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers,
+/// ExponentialBuffer}; use hushflow_mechanism::workload::Workload;
 ///
 /// let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
 /// let parameters = BufferedParameters { horizon: Some(1000), buffers };
@@ -240,13 +240,16 @@ impl Correlates for Buffered {
 /// Largest number of buffers of a buffered strategy.
 pub const MAX_BUFFERS: u32 = 8;
 
-/// Most steps of a Toeplitz strategy made for an unbounded stream: one step a second for 136 years.
+/// Maximum number of steps of a Toeplitz strategy made for an unbounded stream: one step a second
+/// for 136 years.
 pub const ENDLESS_TOEPLITZ_STEPS: u64 = 1 << 32;
 
-/// Most steps of a power law made for an unbounded stream: one step a minute for 31 years.
+/// Maximum number of steps of a power law made for an unbounded stream: one step a minute for 31
+/// years.
 pub const ENDLESS_POWER_LAW_STEPS: u64 = 1 << 24;
 
-/// Most steps of a strategy whose coefficients vary with time: it keeps a gain for every step.
+/// Maximum number of steps of a strategy whose coefficients vary with time: it keeps a gain for
+/// every step.
 pub const MAX_VARIABLE_STEPS: u64 = 1 << 20;
 
 /// Largest number of coefficients of a curve.
@@ -312,7 +315,7 @@ pub struct VariableBuffer {
 }
 
 impl BufferedParameters {
-    /// Most steps that the strategy can run; 0 if it needs a horizon and has none.
+    /// Maximum number of steps that the strategy can run; 0 if it needs a horizon and has none.
     pub fn steps(&self) -> u64 {
         self.horizon.unwrap_or(match self.buffers {
             Buffers::Toeplitz(_) => ENDLESS_TOEPLITZ_STEPS,

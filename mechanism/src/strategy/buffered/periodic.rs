@@ -19,7 +19,7 @@
 //!
 //! *Exact.* g, `g v` and `g α` are multiples of 2⁻⁴⁰; θ, v and β are multiples of 2⁻⁶⁴. These
 //! integers are the strategy. A column is computed from them entry by entry; its entries are within
-//! a share of those of the same column with `+ d_p` in place of `− d_p`, of which no term is
+//! a share of those of the same column with `+ d_p` in place of `− d_p`. None of its terms is
 //! negative. A step rounds each term at most five times, so after n steps the share is below
 //! `(n + 8) 2⁻⁵⁰`. The sensitivity to a participation comes from the whole matrix.
 

@@ -221,7 +221,7 @@ const MEMORY: usize = 20;
 /// The descent stops when a quadratic model predicts no larger gain than this.
 const TOLERANCE: f64 = 1e-13;
 
-/// Least gain of a step, as a share of what the slope predicts.
+/// Minimum gain of a step, as a share of what the slope predicts.
 const SUFFICIENT: f64 = 1e-4;
 
 const HALVINGS: usize = 40;

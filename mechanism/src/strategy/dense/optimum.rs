@@ -12,7 +12,7 @@ use crate::{
 pub(in crate::strategy) static OPTIMAL: Kind = Kind {
     horizon: MAX_DENSE_HORIZON,
     compared: Kind::if_short,
-    fit: Fit::Program { several: true },
+    fit: Fit::Program { repeated: true },
     strategy: Some(super::of_parameters),
     ..Kind::new("optimal", "the certified optimum for the participation")
 };
@@ -24,16 +24,16 @@ pub(in crate::strategy) static COA: Kind = Kind {
         true => Err("here it is `optimal`"),
         false => kind.if_short(purpose),
     },
-    fit: Fit::Program { several: false },
+    fit: Fit::Program { repeated: false },
     strategy: Some(super::of_parameters),
     ..Kind::new("coa", "the certified optimum for single participation")
 };
 
-/// The optimum for a purpose; with `several`, for its participation.
+/// The optimum for a purpose; if `repeated`, for its participation.
 pub(in crate::strategy) fn optimum(
     name: &StrategyName,
     purpose: &Purpose,
-    several: bool,
+    repeated: bool,
     progress: OnProgress<'_>,
 ) -> Result<OptimisedStrategy, SearchError> {
     let Purpose { workload, horizon, participation, .. } = purpose;
@@ -42,14 +42,14 @@ pub(in crate::strategy) fn optimum(
     let steps = *horizon as usize;
     let form = QuadraticForm::from_workload(workload, steps).map_err(failed)?;
     let schedule = participation.on(steps);
-    let (count, gap) = if several { (schedule.count(), schedule.gap()) } else { (1, steps) };
+    let (count, gap) = if repeated { (schedule.count(), schedule.gap()) } else { (1, steps) };
     let found =
         multi_epoch(&form, count, gap, &OptimizerSettings::for_steps(*horizon), progress).map_err(failed)?;
     Ok(OptimisedStrategy {
         fitted: StrategyParameters::Dense(Dense::new(name.clone(), &found.strategy)?.parameters().clone()),
         objective: found.objective,
         // The bound of a search for single participation says nothing about several.
-        lower_bound: Some(found.lower_bound).filter(|_| several || participation.is_single()),
+        lower_bound: Some(found.lower_bound).filter(|_| repeated || participation.is_single()),
         class_bound: None,
     })
 }

@@ -22,7 +22,7 @@ use nalgebra::DMatrix;
 /// Longest pattern for which overlaps of a Toeplitz matrix with negative coefficients are written
 /// out.
 const MAX_WRITTEN_OUT: usize = 1024;
-/// Most entries of diagonals of scaled Toeplitz matrices that are computed.
+/// Maximum number of entries of diagonals of scaled Toeplitz matrices that are computed.
 const MAX_ENTRIES: usize = 1 << 32;
 
 pub(super) fn worst(terms: &Terms<'_>, schedule: ParticipationSchedule) -> WorstPattern {
@@ -137,7 +137,7 @@ fn window_sums(mut powers: Vec<f64>, stride: usize, count: usize) -> Vec<f64> {
     sums
 }
 
-/// Most sign patterns that are tried for one sensitivity.
+/// Maximum number of sign patterns that are tried for one sensitivity.
 pub(super) const MAX_CORNERS: usize = 1 << 22;
 
 /// Longest pattern whose signs are all tried.

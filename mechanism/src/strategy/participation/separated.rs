@@ -31,9 +31,9 @@ use super::{
 };
 use crate::{participation::ParticipationSchedule, strategy::Matrix};
 
-/// Most numbers in a table of partners, and in one of overlaps.
+/// Maximum number of entries in a table of partners, and in one of overlaps.
 const MAX_TABLE: usize = 1 << 25;
-/// Most additions in building a table of partners.
+/// Maximum number of additions in building a table of partners.
 const MAX_ADDITIONS: usize = 1 << 32;
 /// Longest pattern whose sum is checked.
 const MAX_LOOKED_UP: usize = 1024;

@@ -44,7 +44,7 @@ pub(in crate::strategy) const MAX_SCALED_BANDS: u32 = 1 << 10;
 /// Longest horizon of scaled bands: the errors of other workloads than windows take every step.
 pub(in crate::strategy) const MAX_SCALED_HORIZON: u64 = 1 << 24;
 
-/// Most steps of an end that is scaled.
+/// Maximum number of steps of an end that is scaled.
 pub(in crate::strategy) const MAX_REACH: u64 = 1 << 13;
 
 /// Largest number of coefficients of a curve.

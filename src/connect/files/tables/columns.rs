@@ -20,7 +20,6 @@ pub(super) struct TableColumn {
     pub(super) values: ColumnValues,
 }
 
-/// The values of a column.
 pub(super) enum ColumnValues {
     Epochs(Vec<i64>),
     /// Microseconds since 1970.

@@ -42,7 +42,7 @@ pub(in crate::connect) const TABLE_FORMATS: &[Word<TableFormat>] = &[
     word("arrow", TableFormat::Arrow, "The same in Arrow's IPC format (Feather)."),
 ];
 
-/// What holds the files of a sink, which are written as a whole.
+/// Storage of a sink's files, which are written as a whole.
 pub(in crate::connect) trait TableFolder: Send {
     /// Opens it, and returns the names of its files.
     fn open(&mut self) -> Result<Vec<String>, RequestError>;

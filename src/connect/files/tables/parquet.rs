@@ -47,7 +47,6 @@ pub(super) fn encode(columns: &TableColumns, metadata: String) -> Result<Vec<u8>
     writer.into_inner()
 }
 
-/// The type of a column.
 fn field(column: &TableColumn) -> Result<TypePtr, ParquetError> {
     let time = LogicalType::timestamp(true, TimeUnit::MICROS);
     let (physical, logical, repetition) = match &column.values {

@@ -2,7 +2,7 @@
 
 use crate::security::{SecretReference, SecurityError};
 
-/// A key, of which there are none.
+/// A signing key; without TLS no value exists.
 pub(super) enum SigningKey {}
 
 impl SigningKey {

@@ -61,18 +61,18 @@ pub(super) fn compared_periodic(
     buffers: u32,
 ) -> Result<Vec<ComparedStrategy>, &'static str> {
     match WorkloadSums::new(&purpose.workload) {
-        Some(_) if is_several(purpose) => Ok(vec![kind.numbered(buffers).up_to(QUICK_STEPS)]),
+        Some(_) if takes_part_repeatedly(purpose) => Ok(vec![kind.numbered(buffers).up_to(QUICK_STEPS)]),
         Some(_) => Err("for several participations"),
         None => Err("for workloads with exponential memory"),
     }
 }
 
 /// Whether a record takes part more than once within the horizon.
-pub(super) fn is_several(purpose: &Purpose) -> bool {
+pub(super) fn takes_part_repeatedly(purpose: &Purpose) -> bool {
     purpose.participation.on(purpose.horizon as usize).count() > 1
 }
 
-/// Most steps of a phase: their inner products are kept for all pairs.
+/// Maximum number of steps of a phase: their inner products are kept for all pairs.
 const MAX_MEMBERS: u64 = 1024;
 
 /// Coefficients of a curve, and most parts of the gap.
@@ -82,12 +82,12 @@ const MAX_PARTS: usize = 100;
 /// Steps of a descent between two reports.
 const REPORTED_STEPS: usize = 80;
 
-/// How maxima are smoothed.
+/// Smoothing of maxima.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Smoothing {
     /// Width of the corners of absolute values.
     pub(super) corner: f64,
-    /// Exponent of the norm that stands for the largest pattern.
+    /// Exponent of the norm that approximates the maximum over patterns.
     pub(super) norm: f64,
 }
 
@@ -354,13 +354,13 @@ mod tests {
             let schedule = participation.on(steps as usize);
             let repetition = Repetition { count: schedule.count() as u64, gap: schedule.gap() as u64 };
             for buffers in [2, 4] {
-                let go_on: OnProgress<'_> = &mut |_| ControlFlow::Continue(());
+                let proceed: OnProgress<'_> = &mut |_| ControlFlow::Continue(());
                 let (workload, objective) = (&purpose.workload, Objective::Rmse);
-                let blt = fit_blt(workload, Some(steps), Some(repetition), objective, buffers, go_on);
+                let blt = fit_blt(workload, Some(steps), Some(repetition), objective, buffers, proceed);
                 let blt = loss(&purpose, &blt.unwrap().parameters);
                 for delay in [false, true] {
-                    let go_on: OnProgress<'_> = &mut |_| ControlFlow::Continue(());
-                    let fit = fit_periodic(&purpose, buffers, delay, go_on).unwrap();
+                    let proceed: OnProgress<'_> = &mut |_| ControlFlow::Continue(());
+                    let fit = fit_periodic(&purpose, buffers, delay, proceed).unwrap();
                     let found = loss(&purpose, &fit.parameters);
                     let named = format!("{workload} {participation} {buffers} {delay}: {found} and {blt}");
                     assert!(found <= blt * (1.0 + 1e-9), "{named}");
@@ -379,8 +379,8 @@ mod tests {
         {
             let participation = participation.parse().unwrap();
             let purpose = Purpose { participation, ..Purpose::new(Workload::Prefix, 400) };
-            let go_on: OnProgress<'_> = &mut |_| ControlFlow::Continue(());
-            let fit = fit_periodic(&purpose, buffers, delay, go_on).unwrap();
+            let proceed: OnProgress<'_> = &mut |_| ControlFlow::Continue(());
+            let fit = fit_periodic(&purpose, buffers, delay, proceed).unwrap();
             let found = loss(&purpose, &fit.parameters).powi(2) * 400.0 / 252_929.865_98;
             assert!(found < ratio, "{participation} {buffers} {delay}: {found}");
         }

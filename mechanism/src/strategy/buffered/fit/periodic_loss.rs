@@ -72,7 +72,6 @@ impl PeriodicLoss {
         curve * self.knots + curve.saturating_sub(1).min(2 * buffers) * self.cells
     }
 
-    /// Number of variables.
     pub(super) fn variables(&self, buffers: usize) -> usize {
         self.start(buffers, self.curves(buffers))
     }

@@ -8,7 +8,7 @@
 use super::{
     BufferedFit, FitError, MAX_BUFFERS, TOLERANCE, check_buffers, check_horizon,
     descent::Descent,
-    periodic::{compared_periodic, fit_periodic, is_several},
+    periodic::{compared_periodic, fit_periodic, takes_part_repeatedly},
     variable_loss::VariableLoss,
 };
 use crate::{
@@ -29,7 +29,7 @@ pub(in crate::strategy) static VARIABLE_BLT: Kind = Kind {
     number: Some(("buffers", MAX_BUFFERS)),
     horizon: MAX_VARIABLE_STEPS,
     compared: |kind, purpose| {
-        if is_several(purpose) {
+        if takes_part_repeatedly(purpose) {
             return compared_periodic(kind, purpose, 4);
         }
         check_purpose(purpose)?;
@@ -38,7 +38,7 @@ pub(in crate::strategy) static VARIABLE_BLT: Kind = Kind {
     fit: Fit::Parameters {
         search: |name, purpose, progress| {
             let buffers = name.number().get();
-            let fit = if is_several(purpose) {
+            let fit = if takes_part_repeatedly(purpose) {
                 fit_periodic(purpose, buffers, false, progress)
             } else {
                 fit_variable(&purpose.workload, purpose.horizon, purpose.objective, buffers, progress)
@@ -58,7 +58,7 @@ const QUICK_STEPS: u64 = 1 << 17;
 
 fn check_purpose(purpose: &Purpose) -> Result<(), &'static str> {
     match WorkloadSums::new(&purpose.workload) {
-        Some(_) if is_several(purpose) => Err("it takes longer to fit for several participations"),
+        Some(_) if takes_part_repeatedly(purpose) => Err("it takes longer to fit for several participations"),
         Some(_) => Ok(()),
         None => Err("for workloads with exponential memory"),
     }
@@ -94,7 +94,8 @@ const PATIENCE: usize = 5;
 /// Shares of the logarithmic axis over which the first time constants are spread.
 const SPREADS: [f64; 3] = [1.0, 0.8, 0.6];
 
-/// Exponents of the norm of the squared errors that stands for their maximum, one after the other.
+/// Exponents of the norms of the squared errors that approximate their maximum, in the order of
+/// the stages.
 const MAXIMUM_NORMS: [f64; 4] = [4.0, 32.0, 256.0, 2048.0];
 
 /// Fits buffers that vary with time to a workload, for records that take part once.
@@ -119,7 +120,7 @@ fn fit_variable(
     if steps > MAX_VARIABLE_STEPS {
         return Err(FitError::Horizon { workload: workload_name, found: steps, limit: MAX_VARIABLE_STEPS });
     }
-    let (mut before, mut iteration, mut goes_on) = (0, 0, true);
+    let (mut before, mut iteration, mut continues) = (0, 0, true);
     let mut best: Vec<(Descent, Vec<f64>)> = Vec::new();
     for stage in stages(steps, objective) {
         let loss = VariableLoss::new(workload, sums, stage.steps, KNOTS, stage.norm);
@@ -132,7 +133,7 @@ fn fit_variable(
         before = stage.steps;
         let mut lowest = f64::INFINITY;
         for (mut descent, start) in starts {
-            let length = if goes_on { stage.descent } else { 0 };
+            let length = if continues { stage.descent } else { 0 };
             let end = descent.run(&|curves| loss.log(curves), &start, length, TOLERANCE);
             if end.value < lowest || best.is_empty() {
                 lowest = end.value;
@@ -140,7 +141,7 @@ fn fit_variable(
             }
             iteration += 1;
             let reached = OptimizerProgress { iteration, objective: exp(0.5 * lowest), ..Default::default() };
-            goes_on = goes_on && progress(&reached).is_continue();
+            continues = continues && progress(&reached).is_continue();
         }
     }
     let parameters = parameters(steps, &best.pop().map(|(_, curves)| curves).unwrap_or_default());

@@ -237,7 +237,7 @@ impl<'a> CurvePass<'a> {
         Transition { matrix, noise: square(|j, k| added[j] * added[k]) }
     }
 
-    /// Where the sums begin.
+    /// Start of the sums.
     fn first_sum<const S: usize>(&self) -> usize {
         if self.loss.sums.summed { S - 2 } else { S - 1 }
     }

@@ -1,4 +1,5 @@
-//! Long work on a separate thread, so that the caller answers signals meanwhile.
+//! The process of the interpreter: its forks, which would draw the same noise a second time, and
+//! its signals, which it answers while long work runs on a thread of its own.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
@@ -8,6 +9,33 @@ use std::time::Duration;
 use pyo3::prelude::*;
 
 use crate::errors::Failure;
+
+/// The process that made an object.
+pub(crate) struct Owner(u32);
+
+impl Owner {
+    pub(crate) fn this_process() -> Self {
+        Owner(std::process::id())
+    }
+
+    pub(crate) fn is_this_process(&self) -> bool {
+        self.0 == std::process::id()
+    }
+
+    /// Raises ForkError in a fork. `what` is the object, as in "the publication".
+    pub(crate) fn check(&self, what: &str) -> Result<(), Failure> {
+        if self.is_this_process() {
+            return Ok(());
+        }
+        Err(Failure::new(
+            "ForkError",
+            format!(
+                "this process is a fork of the one that opened the {what}, and only that one may use it: \
+                 open it after the fork, or start processes by spawn"
+            ),
+        ))
+    }
+}
 
 /// How often signals are checked.
 pub(crate) const SIGNALS: Duration = Duration::from_millis(50);

@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn readers_leave_half_of_the_descriptors() {
         static TAKEN: AtomicUsize = AtomicUsize::new(0);
-        let all = |places: &ConnectionSlots| std::iter::from_fn(|| places.take()).collect::<Vec<_>>();
+        let all = |slots: &ConnectionSlots| std::iter::from_fn(|| slots.take()).collect::<Vec<_>>();
         for (descriptors, of_one, of_all) in
             [(0, 1, 1), (16, 1, 2), (128, 8, 16), (1024, 64, 128), (usize::MAX, 64, 256)]
         {
@@ -155,7 +155,7 @@ mod tests {
             assert!(descriptors < 16 || connected * DESCRIPTORS_EACH <= descriptors / 2);
             drop(occupied);
             assert_eq!(TAKEN.load(Ordering::Relaxed), 0);
-            assert!(servers[3].take().is_some(), "a place that was left is free");
+            assert!(servers[3].take().is_some(), "a released slot is free");
         }
     }
 

@@ -32,7 +32,7 @@ pub(super) fn on_path(workload: &QueryWorkload) -> Result<Vec<StrategyError>, Qu
     let shared = |i, j| workload.shared(i, j);
     let low_rank = (n <= low_rank::MAX_CELLS).then(|| DMatrix::from_fn(n, n, shared));
     let low_rank = low_rank.and_then(|form| low_rank::error(&form));
-    Ok(rivals(n, shared, workload.queries(), spectral, low_rank))
+    Ok(baselines(n, shared, workload.queries(), spectral, low_rank))
 }
 
 /// The errors for any V.
@@ -40,10 +40,10 @@ pub(super) fn of_form(form: &DMatrix<f64>, queries: usize) -> Result<Vec<Strateg
     let n = form.nrows();
     let spectral = spectral(form).ok_or(QueryError::Numerical)?;
     let low_rank = Some(form).filter(|_| n <= low_rank::MAX_CELLS).and_then(low_rank::error);
-    Ok(rivals(n, |i, j| form[(i, j)], queries, spectral, low_rank))
+    Ok(baselines(n, |i, j| form[(i, j)], queries, spectral, low_rank))
 }
 
-fn rivals(
+fn baselines(
     n: usize,
     form: impl Fn(usize, usize) -> f64,
     queries: usize,
@@ -51,15 +51,15 @@ fn rivals(
     low_rank: Option<f64>,
 ) -> Vec<StrategyError> {
     let diagonal = || (0..n).map(|cell| form(cell, cell));
-    let mut rivals = vec![
+    let mut baselines = vec![
         ("identity", diagonal().sum()),
         ("answers", queries as f64 * diagonal().fold(0.0, f64::max)),
         ("hierarchical", hierarchical(n, &form)),
         ("wavelet", wavelet(n, &form)),
         ("spectral", spectral),
     ];
-    rivals.extend(low_rank.map(|error| ("low-rank", error)));
-    rivals.into_iter().map(|(name, error)| StrategyError { name, error }).collect()
+    baselines.extend(low_rank.map(|error| ("low-rank", error)));
+    baselines.into_iter().map(|(name, error)| StrategyError { name, error }).collect()
 }
 
 /// The first cell of the right half of a node of the binary tree.
