@@ -10,10 +10,11 @@
 //!
 //! ```toml
 //! [dependencies]
-//! hushflow = { version = "0.1", default-features = false }
+//! hushflow = { git = "https://github.com/hushflow/hushflow", default-features = false }
 //! ```
 //!
-//! This is a whole program:
+//! or `path = "…"` in place of `git`. This is the body of a whole program, whose state is in
+//! `directory`:
 //!
 //! ```
 //! use hushflow::prelude::*;

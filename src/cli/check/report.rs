@@ -11,7 +11,7 @@ use hushflow::time::{epoch_start, time_text};
 use serde_json::{Value, json};
 
 use super::super::output::{fit_columns, fitting_table, number, table, terminal_width};
-use super::super::{PRIVATE, thousands};
+use super::super::{PRIVATE, prospects, thousands};
 
 /// Most epochs and unlisted keys in a list.
 pub(super) const LISTED: usize = 12;
@@ -27,6 +27,8 @@ pub(super) struct CheckReport<'a> {
     release: String,
     /// The keys, if they are discovered.
     discovered: Option<DiscoveredKeys>,
+    /// A warning if every line would show noise.
+    pub(super) prospects: Option<String>,
 }
 
 impl<'a> CheckReport<'a> {
@@ -61,7 +63,8 @@ impl<'a> CheckReport<'a> {
             ),
         };
         let discovered = DiscoveredKeys::new(pipeline, publication, (&run.tally, published), LISTED)?;
-        Ok(CheckReport { pipeline, run, problems, published, release, discovered })
+        let prospects = prospects::warning(publication, &pipeline.views, run);
+        Ok(CheckReport { pipeline, run, problems, published, release, discovered, prospects })
     }
 
     /// Returns what became of the rows: a name for programs, one for people, and a count.

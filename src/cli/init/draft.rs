@@ -3,11 +3,14 @@
 
 use hushflow::format::profile::{ColumnKind, ColumnProfile, FileProfile};
 use hushflow::operators::RepeatPolicy;
-use hushflow::time::{TimeFormat, is_varying_length};
+use hushflow::time::{TimeFormat, is_varying_length, parse_time};
 
 use super::super::CliError;
 use super::propose::{ARRIVALS, COUNTED_EPOCHS, UTC, is_like, quoted};
 use super::values::{ColumnBounds, KeyBounds, Keys};
+
+/// Times before this one are doubted if they are read as a number of units since 1970.
+const RECENT: &str = "1980-01-01";
 
 /// What the pipeline file will say.
 #[derive(Clone, Debug)]
@@ -123,7 +126,12 @@ impl Draft {
         if let (Some(time), Some(format)) = (&self.time, &self.time_format) {
             notes.push(match format {
                 TimeFormat::SinceEpoch(_) => {
-                    format!("times of {time:?} are read as {} since 1970", format.name())
+                    let span = profile.span_of(time);
+                    let doubt = match span.filter(|&(_, last)| Some(last) < parse_time(RECENT)) {
+                        Some(_) => ", and lie before 1980: another unit may be right",
+                        None => "",
+                    };
+                    format!("times of {time:?} are read as {} since 1970{doubt}", format.name())
                 }
                 TimeFormat::Pattern(pattern) => {
                     format!("times of {time:?} are read by the pattern {pattern:?}")
