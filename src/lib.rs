@@ -115,8 +115,3 @@ pub mod web;
 pub mod whole;
 
 pub use http::probe;
-
-/// Compiles the program of the README.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -317,15 +317,17 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, argumen
             parameters.epochs.schedule.horizon()
         ),
     });
-    print_message(&match input.subject.publication.is_private() {
-        false => "NOT PRIVATE: the noise was drawn from a seed.".into(),
-        true => format!(
-            "All releases of this state directory together are (ε = {}, δ = {})-differentially private for {}.",
-            privacy.epsilon,
-            privacy.delta,
-            parameters.adjacency()
-        ),
-    });
+    if last > 0 {
+        print_message(&match input.subject.publication.is_private() {
+            false => "NOT PRIVATE: the noise was drawn from a seed.".into(),
+            true => format!(
+                "All releases of this state directory together are (ε = {}, δ = {})-differentially private for {}.",
+                privacy.epsilon,
+                privacy.delta,
+                parameters.adjacency()
+            ),
+        });
+    }
     // The public clock of these rows is past the last epoch.
     if summary.counters.past_clock > 0 {
         print_message(&format!(
@@ -339,7 +341,9 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, argumen
         );
     }
     // A command to copy is not wrapped. A closed standard error is not a failure.
-    let _ = writeln!(stderr(), "To read the releases again:  hushflow tail {}", input.directory.display());
+    if last > 0 {
+        let _ = writeln!(stderr(), "To read the releases again:  hushflow tail {}", input.directory.display());
+    }
     if arguments.shows_private() {
         let c = &summary.counters;
         let by_column = parameters.by_column();

@@ -290,10 +290,10 @@ impl ColumnProfile {
 
     /// Returns what the numbers may be, whatever the name.
     fn numbers_hold(&self) -> Numbers {
-        let is_rising = self.whole == self.numbers && 100 * self.falls <= self.numbers;
+        let is_whole = self.whole == self.numbers && !self.is_identifier() && !self.names_unit();
         match self.is_time {
             true => Numbers::Times,
-            false if is_rising && !self.is_identifier() && !self.names_unit() => Numbers::Rising,
+            false if is_whole => Numbers::Whole,
             false => Numbers::Any,
         }
     }

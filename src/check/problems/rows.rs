@@ -177,7 +177,7 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
                     format!("; horizon = {epochs} holds all rows")
                 }
                 Some(epochs) if kind == AFTER_HORIZON => {
-                    format!("; these rows need horizon = {epochs}, later ones more")
+                    format!("; these rows need horizon = {epochs}")
                 }
                 _ => String::new(),
             };

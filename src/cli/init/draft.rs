@@ -223,9 +223,11 @@ impl Times for FileProfile {
     fn arrival(&self) -> Option<&ColumnProfile> {
         let times = || self.columns.iter().filter(|column| column.kind() == ColumnKind::Time);
         let is_ordered = |column: &ColumnProfile| 100 * column.falls <= column.times;
-        times()
-            .find(|column| is_like(&column.name, &ARRIVALS) && is_ordered(column))
-            .filter(|_| times().count() > 1)
+        let ordered = || times().filter(|column| is_ordered(column));
+        // The own name of a field says more than that of its object.
+        let own = |column: &&ColumnProfile| is_like(column.name.rsplit('.').next().unwrap_or(""), &ARRIVALS);
+        let found = ordered().find(own).or_else(|| ordered().find(|column| is_like(&column.name, &ARRIVALS)));
+        found.filter(|_| times().count() > 1)
     }
 
     fn lacks_values<'a>(&self, mut columns: impl Iterator<Item = &'a String>) -> bool {

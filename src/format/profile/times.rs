@@ -108,15 +108,15 @@ fn is_of_our_days(time: &i64) -> bool {
 pub(super) enum Numbers {
     /// They are times.
     Times,
-    /// They are whole, and hardly ever fall from row to row.
-    Rising,
+    /// They are whole, and the name is not that of an identifier.
+    Whole,
     /// Neither.
     Any,
 }
 
 /// Returns the format of a column of numbers that is known to hold times, or whose name suggests
-/// it: seconds since 1970 or parts of them, or the digits of a date. Whatever their name, rising
-/// numbers of 13 digits or more that are times of recent decades in a part of a second are times.
+/// it: seconds since 1970 or parts of them, or the digits of a date. Whatever their name, whole
+/// numbers that are times of recent decades in parts of a second are times.
 pub(super) fn of_numbers(name: &str, (least, greatest): (f64, f64), numbers: Numbers) -> Option<TimeFormat> {
     let name = name.to_lowercase();
     let mut parts = name.split(|character: char| !character.is_alphanumeric());
@@ -138,7 +138,7 @@ pub(super) fn of_numbers(name: &str, (least, greatest): (f64, f64), numbers: Num
     let is_clock = |format: &TimeFormat| {
         let is_late = |number, limit| format.of_number(number) >= parse_time(limit);
         let is_of_decades = is_late(least, "1995-01-01") && !is_late(greatest, "2050-01-01");
-        numbers == Numbers::Rising && is_of_decades && least >= 1e11
+        numbers == Numbers::Whole && is_of_decades && least >= 1e11
     };
     found.filter(|format| is_time || has_unit(format) || is_clock(format))
 }
@@ -191,11 +191,11 @@ mod tests {
         let known = of_numbers("rec", (1.6e12, 1.61e12), Numbers::Times);
         assert_eq!(known.as_ref().map(TimeFormat::name), Some("milliseconds"));
         assert_eq!(of_numbers("rec", (0.0, 86_400.0), Numbers::Times), None);
-        let rising = |range| of_numbers("rec", range, Numbers::Rising).map(|format| format.name().to_owned());
-        assert_eq!(rising((1.6e12, 1.61e12)).as_deref(), Some("milliseconds"));
-        assert_eq!(rising((1.6e18, 1.61e18)).as_deref(), Some("nanoseconds"));
-        assert_eq!(rising((1.6e9, 1.61e9)), None);
-        assert_eq!(rising((4.0e12, 4.01e12)), None);
+        let whole = |range| of_numbers("rec", range, Numbers::Whole).map(|format| format.name().to_owned());
+        assert_eq!(whole((1.6e12, 1.61e12)).as_deref(), Some("milliseconds"));
+        assert_eq!(whole((1.6e18, 1.61e18)).as_deref(), Some("nanoseconds"));
+        assert_eq!(whole((1.6e9, 1.61e9)), None);
+        assert_eq!(whole((4.0e12, 4.01e12)), None);
         check("rec", (1.6e12, 1.61e12), None);
     }
 }
