@@ -47,14 +47,16 @@ pub(super) fn warning(publication: &Publication, views: &[EstimateView], run: &D
     let BestLine { prospect, epoch, records, needed } = best;
     let (records, epoch) = (number(records.round()), thousands(epoch));
     let remedy = "longer epochs, fewer keys, a larger ε, or a workload that adds up more epochs would help";
+    let every =
+        if publication.parameters().by_column() { "every column of every line" } else { "every line" };
     match prospect {
         Prospect::TooFewRecords => Some(format!(
-            "every line would say too-few-records: the best one has about {records} records, after epoch {epoch}, and the noise of its \
+            "{every} would say too-few-records: the best one has about {records} records, after epoch {epoch}, and the noise of its \
              count allows an estimate above {}; {remedy}",
             number(needed.ceil())
         )),
         Prospect::NoiseDominated => Some(format!(
-            "every line would say noise-dominated: the best one has about {records} records, after epoch {epoch}; {remedy}"
+            "{every} would say noise-dominated: the best one has about {records} records, after epoch {epoch}; {remedy}"
         )),
         Prospect::Good => None,
     }

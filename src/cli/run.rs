@@ -342,7 +342,8 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, argumen
     }
     // A command to copy is not wrapped. A closed standard error is not a failure.
     if last > 0 {
-        let _ = writeln!(stderr(), "To read the releases again:  hushflow tail {}", input.directory.display());
+        let _ =
+            writeln!(stderr(), "To read the releases again:  hushflow tail {}", input.directory.display());
     }
     if arguments.shows_private() {
         let c = &summary.counters;

@@ -49,9 +49,7 @@ impl<'a> CheckReport<'a> {
         let least = if run.is_whole || run.stops_after.is_some() { "" } else { "at least " };
         let release = match run.stops_after {
             Some(0) => "A run would stop before it publishes or spends anything.".into(),
-            None if run.is_empty() => {
-                "A run would publish nothing, because there is no row.".into()
-            }
+            None if run.is_empty() => "A run would publish nothing, because there is no row.".into(),
             _ => format!(
                 "A run would publish {least}{} of {} epochs{keys}{} once, for all epochs: (ε, δ) = ({}, {}) for {}.",
                 thousands(published),
