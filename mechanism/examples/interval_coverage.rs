@@ -3,7 +3,7 @@
 //! Records with known moments are released many times, with the noise of the joint mechanism: the
 //! count has noise or is exact, and the number of records runs from much fewer than the noise to
 //! many more. For each quality, the output is the share of intervals at 95 % that hold the truth,
-//! and the worst setting with at least 1000 such lines.
+//! and the worst setting in which a quarter of the releases have it.
 //!
 //! "By column" are releases of rows that lack some values, with indicators: the quality is that of
 //! the first column, and the covariance is that of the rows that have both.
@@ -25,9 +25,6 @@ use hushflow_mechanism::estimate::quality::Quality;
 use hushflow_mechanism::moments::{Layout, SecondMoment};
 use nalgebra::{DMatrix, DVector};
 use rand::SeedableRng;
-
-/// Minimum number of lines of a quality for a setting to count as the worst.
-const ENOUGH: u32 = 1000;
 
 /// Noise of sums. Only ratios matter.
 const SUM_NOISE: f64 = 10.0;
@@ -57,11 +54,11 @@ struct Share {
 
 impl Share {
     /// Adds the intervals of a setting.
-    fn add(&mut self, held: u32, all: u32, setting: String) {
+    fn add(&mut self, (held, all): (u32, u32), releases: u32, setting: String) {
         self.held += held;
         self.all += all;
         let coverage = f64::from(held) / f64::from(all);
-        if all >= ENOUGH && self.worst.as_ref().is_none_or(|(worst, _)| coverage < *worst) {
+        if 4 * all >= releases && self.worst.as_ref().is_none_or(|(worst, _)| coverage < *worst) {
             self.worst = Some((coverage, setting));
         }
     }
@@ -179,7 +176,7 @@ fn by_column(
         let setting = format!(
             "d = {columns}, {lacking} missing, {size} records per τ₁, m = {mean}, σ² = {variance}, ρ = {correlation}"
         );
-        shares.entry(name).or_default().add(held, all, setting);
+        shares.entry(name).or_default().add((held, all), releases, setting);
     }
     Ok(())
 }
@@ -249,7 +246,7 @@ fn setting(
         let setting = format!(
             "d = {dimension}, {counts}, {size} records per τ₁, m = {mean}, σ² = {variance}, ρ = {correlation}"
         );
-        shares.entry(name).or_default().add(held, all, setting);
+        shares.entry(name).or_default().add((held, all), releases, setting);
     }
     Ok(())
 }
