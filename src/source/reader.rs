@@ -245,7 +245,10 @@ impl SourceReader {
             }
             let pending = self.epochs.is_due();
             let over = self.ended || self.is_over() || self.counters.rows >= self.row_limit;
+            // After the last epoch no mark ends a batch, but a look at the first rows ends at this one.
+            let ends_look = self.epochs.is_over() && self.counters.rows == SEARCHED_ROWS;
             let due = self.pending_rows >= BATCH_RECORDS || self.is_due();
+            let due = due || (ends_look && self.pending_rows > 0);
             if due || ((pending || over) && self.pending_rows > 0) {
                 self.pending_rows = 0;
                 return Ok(SourceEvent::Batch(std::mem::take(&mut self.batch)));

@@ -181,7 +181,8 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
                 }
                 _ => String::new(),
             };
-            let unit = match number_format(pipeline).filter(|_| kind != "late") {
+            let is_nearly_all = 10 * count(&seen.counters) >= 9 * seen.counters.rows;
+            let unit = match number_format(pipeline).filter(|_| kind != "late" && is_nearly_all) {
                 Some(unit) => format!(". Or times are not in {unit}, as time_format in [source] says"),
                 None => String::new(),
             };
