@@ -31,7 +31,7 @@
 //!   noise, estimates.
 //! - [`operators`]: timely dataflow operators, each a thin shell around a state machine of
 //!   `mechanism`. To publish from a dataflow of your own, begin with [`runtime::embed`] and
-//!   `hushflow = { version = "0.1", default-features = false }`, which leaves the command out.
+//!   `hushflow = { git = "…", default-features = false }`, which leaves the command out.
 //! - this crate: a [`pipeline`] file describes a publication, [`runtime`] runs it over a [`source`]
 //!   whose rows have a [`format`](mod@format), [`state`] makes it survive crashes, a [`ledger`]
 //!   adds up the spending on the same data, and [`publication`] interprets a log. Readers of a log

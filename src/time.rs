@@ -2,9 +2,11 @@
 
 pub(crate) mod calendar;
 mod format;
+mod skipped;
 
 pub use calendar::epochs_over;
 pub use format::TimeFormat;
+pub(crate) use skipped::SkippedTimes;
 
 use calendar::EpochLength;
 use hushflow_mechanism::epochs::TimeSchedule;
@@ -30,6 +32,16 @@ pub fn parse_time(text: &str) -> Option<i64> {
 /// when clocks go forward, is moved forward by the length of the gap.
 pub(crate) fn parse_local_time(text: &str, zone: &TimeZone) -> Option<i64> {
     zoned(text, zone).and_then(|zoned| micros(&zoned))
+}
+
+/// Returns a local time as it is written, in RFC 3339 unless it has another format; `None` if it has
+/// an offset from UTC.
+pub(crate) fn local_time(text: &[u8], format: Option<&TimeFormat>) -> Option<DateTime> {
+    let Some(format) = format else {
+        let text = std::str::from_utf8(text).ok()?;
+        return if text.parse::<Timestamp>().is_ok() { None } else { text.parse().ok() };
+    };
+    format.local(text)
 }
 
 fn zoned(text: &str, zone: &TimeZone) -> Option<Zoned> {

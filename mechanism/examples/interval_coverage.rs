@@ -3,7 +3,10 @@
 //! Records with known moments are released many times, with the noise of the joint mechanism: the
 //! count has noise or is exact, and the number of records runs from much fewer than the noise to
 //! many more. For each quality, the output is the share of intervals at 95 % that hold the truth,
-//! and the worst setting with at least 1000 such lines.
+//! and the worst setting in which a quarter of the releases have it.
+//!
+//! "By column" are releases of rows that lack some values, with indicators: the quality is that of
+//! the first column, and the covariance is that of the rows that have both.
 //!
 //! ```sh
 //! cargo run --release -p hushflow-mechanism --example interval_coverage
@@ -14,6 +17,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 
 use chacha20::ChaCha8Rng;
+use hushflow_mechanism::estimate::by_column::ColumnwiseMoments;
 use hushflow_mechanism::estimate::debias::{MIN_COUNT_TO_NOISE, MomentNoise, NoisyMoments};
 use hushflow_mechanism::estimate::density::Density;
 use hushflow_mechanism::estimate::intervals::{Confidence, Interval};
@@ -21,9 +25,6 @@ use hushflow_mechanism::estimate::quality::Quality;
 use hushflow_mechanism::moments::{Layout, SecondMoment};
 use nalgebra::{DMatrix, DVector};
 use rand::SeedableRng;
-
-/// Minimum number of lines of a quality for a setting to count as the worst.
-const ENOUGH: u32 = 1000;
 
 /// Noise of sums. Only ratios matter.
 const SUM_NOISE: f64 = 10.0;
@@ -51,6 +52,18 @@ struct Share {
     worst: Option<(f64, String)>,
 }
 
+impl Share {
+    /// Adds the intervals of a setting.
+    fn add(&mut self, (held, all): (u32, u32), releases: u32, setting: String) {
+        self.held += held;
+        self.all += all;
+        let coverage = f64::from(held) / f64::from(all);
+        if 4 * all >= releases && self.worst.as_ref().is_none_or(|(worst, _)| coverage < *worst) {
+            self.worst = Some((coverage, setting));
+        }
+    }
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let releases = std::env::args().nth(1).map_or(Ok(4000), |argument| argument.parse())?;
     let mut random = ChaCha8Rng::seed_from_u64(1);
@@ -64,11 +77,106 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
+    for columns in [2, 3, 5] {
+        for lacking in [0.0, 0.3, 0.6] {
+            for truth in TRUTHS {
+                for size in SIZES {
+                    by_column(columns, lacking, truth, size, releases, &mut random, &mut shares)?;
+                }
+            }
+        }
+    }
     println!("| quality | interval | held | of | worst | setting |\n|---|---|--:|--:|--:|---|");
     for ((quality, interval), Share { held, all, worst }) in &shares {
         let (worst, setting) = worst.clone().unwrap_or_default();
         let coverage = f64::from(*held) / f64::from(*all);
         println!("| {quality} | {interval} | {coverage:.4} | {all} | {worst:.4} | {setting} |");
+    }
+    Ok(())
+}
+
+/// Rows of `columns` columns of which each lacks a value by itself with this probability.
+fn by_column(
+    columns: usize,
+    lacking: f64,
+    (mean, variance, correlation): (f64, f64, f64),
+    size: f64,
+    releases: u32,
+    random: &mut ChaCha8Rng,
+    shares: &mut BTreeMap<(&'static str, &'static str), Share>,
+) -> Result<(), Box<dyn Error>> {
+    let layout = Layout::new(2 * columns, SecondMoment::Full);
+    // Indicators of norm √d/2 beside values of norm √d.
+    let norm = (1.25 * columns as f64).sqrt();
+    let noise = MomentNoise {
+        count: SUM_NOISE * 2f64.sqrt() / norm,
+        first: SUM_NOISE,
+        second: SUM_NOISE * 2f64.sqrt() * norm,
+    };
+    let count = size * SUM_NOISE;
+    let present = 1.0 - lacking;
+    let is_value = |entry: usize| entry < columns;
+    let expected = |entry: usize| if is_value(entry) { present * mean } else { present - 0.5 };
+    let product = |(i, j): (usize, usize)| {
+        let of = |entry: usize| entry % columns;
+        let covariance = if i == j { variance } else { correlation * variance };
+        match (is_value(i), is_value(j)) {
+            (true, true) if i == j => present * (covariance + mean * mean),
+            (true, true) => present * present * (covariance + mean * mean),
+            (false, false) if i == j => 0.25,
+            (true, false) if of(i) == of(j) => present * mean / 2.0,
+            _ => expected(i) * expected(j),
+        }
+    };
+    let entries: Vec<_> = layout.second_entries().collect();
+    let first = (0..2 * columns).map(expected);
+    let exact = [1.0].into_iter().chain(first).chain(entries.iter().copied().map(product));
+    let exact: Vec<f64> = exact.map(|x| x * count).collect();
+    let second = entries.iter().map(|(i, j)| noise.second / if i == j { 1.0 } else { 2f64.sqrt() });
+    let levels = [noise.count].into_iter().chain(std::iter::repeat_n(noise.first, 2 * columns));
+    let levels: Vec<f64> = levels.chain(second).collect();
+    let normal = Density::known(DVector::zeros(levels.len()), DMatrix::identity(levels.len(), levels.len()))?;
+    let sampler = normal.sampler().ok_or("the identity is a covariance")?;
+    let mut counts = BTreeMap::<_, (u32, u32)>::new();
+    for _ in 0..releases {
+        let normal = sampler.draw(random);
+        let released = exact.iter().zip(&levels).zip(&normal);
+        let coordinates: Vec<f64> = released.map(|((x, level), normal)| x + level * normal).collect();
+        let moments = NoisyMoments { layout, coordinates: &coordinates, noise };
+        let moments = ColumnwiseMoments::new(moments, 1.0)?;
+        let own = moments.column(0);
+        let quality = match own.noisy().quality() {
+            _ if own.count().0 <= MIN_COUNT_TO_NOISE * own.count().1 => "by column, too few",
+            Quality::Good => "by column, good",
+            Quality::NoiseDominated => "by column, noisy",
+        };
+        let mut add = |interval: &'static str, held: bool| {
+            let (yes, all) = counts.entry((quality, interval)).or_default();
+            *yes += u32::from(held);
+            *all += 1;
+        };
+        add("count", moments.count_interval(0, 0.95).contains(present * count));
+        let pair = moments.pair(0, 1).ok_or("products are known")?;
+        if let Ok(intervals) = own.noisy().intervals(Confidence::default()) {
+            let intervals = intervals.within_bounds();
+            add("mean", intervals.mean(0).is_some_and(|interval| interval.contains(mean)));
+            add("variance", intervals.covariance(0, 0).is_some_and(|interval| interval.contains(variance)));
+        }
+        if let Ok(intervals) = pair.noisy().intervals(Confidence::default()) {
+            let found = intervals.within_bounds().covariance(0, 1);
+            add("covariance", found.is_some_and(|interval| interval.contains(correlation * variance)));
+        }
+        if let Some((found, interval)) = moments.correlation_at_random(0, 1, Confidence::default())
+            && found.shown().is_some()
+        {
+            add("correlation", interval.contains(correlation));
+        }
+    }
+    for (name, (held, all)) in counts {
+        let setting = format!(
+            "d = {columns}, {lacking} missing, {size} records per τ₁, m = {mean}, σ² = {variance}, ρ = {correlation}"
+        );
+        shares.entry(name).or_default().add((held, all), releases, setting);
     }
     Ok(())
 }
@@ -134,19 +242,11 @@ fn setting(
         }
     }
     for (name, (held, all)) in counts {
-        let share = shares.entry(name).or_default();
-        share.held += held;
-        share.all += all;
-        let coverage = f64::from(held) / f64::from(all);
-        if all >= ENOUGH && share.worst.as_ref().is_none_or(|(worst, _)| coverage < *worst) {
-            let counts = if private_count { "noisy count" } else { "exact count" };
-            share.worst = Some((
-                coverage,
-                format!(
-                    "d = {dimension}, {counts}, {size} records per τ₁, m = {mean}, σ² = {variance}, ρ = {correlation}"
-                ),
-            ));
-        }
+        let counts = if private_count { "noisy count" } else { "exact count" };
+        let setting = format!(
+            "d = {dimension}, {counts}, {size} records per τ₁, m = {mean}, σ² = {variance}, ρ = {correlation}"
+        );
+        shares.entry(name).or_default().add((held, all), releases, setting);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Counts the records that the limits of entities leave out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hushflow_operators::{ByEntity, Entity, EntityHistory, EntityLimits, Records, RepeatPolicy};
 
@@ -10,15 +10,22 @@ use super::recent::{Recent, Share, Tally};
 /// Records from which their share means anything.
 const LEAST_RECORDS: u64 = 20;
 
-/// The number of an entity's records, and that of each key.
-type EntityRecords = (u64, Vec<(u32, u64)>);
+/// The records of an entity in an epoch.
+#[derive(Clone, Default)]
+struct EntityRecords {
+    all: u64,
+    /// The number of each key, if keys count, in the order of their first records.
+    keys: Vec<(u32, u64)>,
+    /// Which of what may count has a value of which column: a record, or a key for its mean.
+    values: BTreeSet<(u32, u32)>,
+}
 
 /// The records that go beyond what their entities may contribute. Private.
 #[derive(Clone)]
 pub struct EntityCut {
     limits: EntityLimits,
     histories: ByEntity<EntityHistory>,
-    /// The records of open epochs by entity: their number, and that of each key if keys count.
+    /// The records of open epochs by entity.
     open: BTreeMap<u64, ByEntity<EntityRecords>>,
     /// The last epoch that is published, and the last one whose records are counted.
     committed: u64,
@@ -27,6 +34,8 @@ pub struct EntityCut {
     recent: Recent<Share>,
     /// Number of records of closed epochs that count: kept records, or their means.
     kept: u64,
+    /// The values of each column among these; no columns unless they are counted.
+    values: Vec<u64>,
 }
 
 impl EntityCut {
@@ -44,7 +53,13 @@ impl EntityCut {
             counted: committed,
             recent: Recent::default(),
             kept: 0,
+            values: Vec::new(),
         }
+    }
+
+    /// Counts the values of each of so many columns, too.
+    pub(super) fn count_values(&mut self, columns: usize) {
+        self.values = vec![0; columns];
     }
 
     /// Goes on from a judge that has counted the records of the epochs up to `counted`.
@@ -60,7 +75,10 @@ impl EntityCut {
     /// Adds records, except those of published epochs, which a resumed run may read again.
     pub fn add(&mut self, records: &Records) {
         let by_key = self.limits.repeat_policy == RepeatPolicy::Average;
-        let mut entities = records.entities.iter().zip(&records.keys);
+        let most = self.limits.records_per_epoch;
+        let width = records.values.len() / records.len().max(1);
+        let values = |row: usize| records.values[row * width..][..width].iter().take(self.values.len());
+        let mut entities = records.entities.iter().zip(&records.keys).enumerate();
         for run in records.epochs.chunk_by(|one, next| one == next) {
             let entities = entities.by_ref().take(run.len());
             if run[0] <= self.committed {
@@ -68,15 +86,23 @@ impl EntityCut {
                 continue;
             }
             let open = self.open.entry(run[0]).or_default();
-            for (&entity, &key) in entities {
-                let (records, keys) = open.entry(entity).or_default();
-                *records += 1;
-                if !by_key {
-                    continue;
+            for (row, (&entity, &key)) in entities {
+                let own = open.entry(entity).or_default();
+                let number = match own.keys.iter().position(|(own, _)| *own == key) {
+                    _ if !by_key => own.all,
+                    Some(at) => at as u64,
+                    None => own.keys.len() as u64,
+                };
+                own.all += 1;
+                if by_key {
+                    match own.keys.get_mut(number as usize) {
+                        Some((_, count)) => *count += 1,
+                        None => own.keys.push((key, 1)),
+                    }
                 }
-                match keys.iter_mut().find(|(own, _)| *own == key) {
-                    Some((_, count)) => *count += 1,
-                    None => keys.push((key, 1)),
+                if let Some(number) = u32::try_from(number).ok().filter(|&number| number < most) {
+                    let present = (0..).zip(values(row)).filter(|(_, value)| !value.is_nan());
+                    own.values.extend(present.map(|(column, _)| (number, column)));
                 }
             }
         }
@@ -87,7 +113,7 @@ impl EntityCut {
         let later = self.open.split_off(&last.saturating_add(1));
         let mut closed = self.recent.closed;
         for (epoch, entities) in std::mem::replace(&mut self.open, later) {
-            for (entity, (records, keys)) in entities {
+            for (entity, EntityRecords { all: records, keys, values }) in entities {
                 let admitted = self.limits.admit(self.histories.get(&entity).copied(), epoch);
                 let most = admitted.map_or(0, |_| self.limits.records_per_epoch);
                 let (kept, counting) = match self.limits.repeat_policy {
@@ -99,6 +125,9 @@ impl EntityCut {
                     }
                 };
                 self.kept += counting;
+                for (_, column) in values.into_iter().filter(|_| admitted.is_some()) {
+                    self.values[column as usize] += 1;
+                }
                 if epoch > self.counted {
                     closed.add(Share { all: records, bad: records - kept });
                 }
@@ -120,6 +149,12 @@ impl EntityCut {
     /// their means by [`RepeatPolicy::Average`].
     pub fn counting(&self) -> u64 {
         self.with_open().kept
+    }
+
+    /// Returns the values of each column among [`counting`](Self::counting); none unless they are
+    /// counted.
+    pub fn values(&self) -> Vec<u64> {
+        self.with_open().values
     }
 
     /// Returns the problem of limits that leave out most of all records so far, if they do.
@@ -160,11 +195,14 @@ mod tests {
     const ROWS: [(u64, u128, u32); 7] =
         [(1, 1, 0), (1, 1, 1), (1, 1, 0), (2, 1, 0), (3, 1, 0), (5, 1, 0), (2, 2, 0)];
 
+    /// The second column has a value in every other row.
     fn records(rows: &[(u64, u128, u32)]) -> Records {
+        let values = (0..rows.len()).flat_map(|row| [1.0, if row % 2 == 0 { f64::NAN } else { 2.0 }]);
         Records {
             keys: rows.iter().map(|row| row.2).collect(),
             epochs: rows.iter().map(|row| row.0).collect(),
             entities: rows.iter().map(|row| Entity(row.1)).collect(),
+            values: values.collect(),
             ..Records::default()
         }
     }
@@ -186,7 +224,30 @@ mod tests {
             cut.add(&records(&ROWS));
             cut.close(2);
             // One record or mean in epochs 1 and 3, and one of entity 2.
-            assert_eq!((cut.left_out(), cut.counting()), (expected, 3));
+            assert_eq!((cut.left_out(), cut.counting(), cut.values().len()), (expected, 3, 0));
+        }
+    }
+
+    /// One record or one key of each entity and epoch are those of rows 0, 4 and 6, and of row 2 in
+    /// the same mean as row 0: none has a value of the second column. Two of them include row 1,
+    /// which has one.
+    #[test]
+    fn values_are_those_of_what_counts() {
+        for (several, most, expected) in [
+            (RepeatPolicy::Keep, 1, [3, 0]),
+            (RepeatPolicy::Average, 1, [3, 0]),
+            (RepeatPolicy::Keep, 2, [4, 1]),
+            (RepeatPolicy::Average, 2, [4, 1]),
+        ] {
+            let limits = EntityLimits { records_per_epoch: most, ..limits(several) };
+            let mut cut = EntityCut::new(limits, 0, []);
+            cut.count_values(2);
+            cut.add(&records(&ROWS));
+            assert_eq!(
+                (cut.counting(), cut.values()),
+                (expected[0], expected.to_vec()),
+                "{several:?} {most}"
+            );
         }
     }
 

@@ -170,6 +170,12 @@ impl RowJudge {
         self.sources.iter_mut().for_each(|source| source.values = none());
     }
 
+    /// Counts the values of each column among what counts of entities, too.
+    pub fn count_values(&mut self) {
+        let columns = self.pipeline.columns.len();
+        self.cut.iter_mut().for_each(|cut| cut.count_values(columns));
+    }
+
     /// Stops counting what the limits of entities leave out.
     pub fn forget_entities(&mut self) {
         self.cut = None;

@@ -15,11 +15,12 @@ pub struct RecordTally {
     pub records: u64,
     /// Records without a usable value, which count as the centre of the bounds.
     pub centred: u64,
+    /// Values of each column among the records.
+    pub values: Vec<u64>,
     /// Records of each discovered key, by its number.
     pub discovered: HashMap<u32, u64>,
     discovers: bool,
     keys: usize,
-    dimension: usize,
 }
 
 impl RecordTally {
@@ -28,7 +29,7 @@ impl RecordTally {
         RecordTally {
             keys: pipeline.listed_keys(),
             discovers: pipeline.discovery().is_some(),
-            dimension: pipeline.columns.len(),
+            values: vec![0; pipeline.columns.len()],
             ..RecordTally::default()
         }
     }
@@ -45,8 +46,11 @@ impl RecordTally {
         }
         // Values for histograms alone follow those of the columns.
         let rows = records.values.chunks((records.values.len() / records.len().max(1)).max(1));
-        let is_centred = |values: &&[f64]| values.iter().take(self.dimension).all(|value| value.is_nan());
-        self.centred += rows.filter(is_centred).count() as u64;
+        for row in rows {
+            let present = row.iter().zip(&mut self.values).filter(|(value, _)| !value.is_nan());
+            let present = present.map(|(_, count)| *count += 1).count();
+            self.centred += u64::from(present == 0);
+        }
     }
 
     /// Returns the records of each key.

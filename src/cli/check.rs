@@ -182,9 +182,9 @@ impl CheckReport<'_> {
             None if self.problems.is_empty() => Ok(()),
             None => match self.problems.iter().find(|problem| problem.stops) {
                 Some(_) => Err(CliError::refused("a run would stop: see the problems above")),
-                None if self.run.is_empty() => Err(CliError::refused(
-                    "there is no row, so a run would publish nothing and spend nothing",
-                )),
+                None if self.run.is_empty() => {
+                    Err(CliError::refused("there is no row, so a run would publish nothing"))
+                }
                 None => Err(CliError::refused(
                     "a run would spend its budget on a source that does not fit the pipeline file: see the problems above",
                 )),

@@ -14,17 +14,18 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use hushflow::format::FormatError;
-use hushflow::format::profile::{ColumnProfile, FileProfile, ranges_by_key};
+use hushflow::format::profile::{FileProfile, ranges_by_key};
 use hushflow::mechanism::accounting::{Delta, Epsilon};
 use hushflow::operators::RepeatPolicy;
 use hushflow::pipeline::{Format, Pipeline, PublicParameters};
+use hushflow::publication::Publication;
 use hushflow::runtime::DryRunLimits;
 use hushflow::time::TimeFormat;
 
 use super::budget::large_delta;
 use super::output::print_message;
 use super::plan::{MissingShare, forecast_of_means};
-use super::{CliError, PRIVATE, number_in, thousands};
+use super::{CliError, PRIVATE, number_in, prospects, thousands};
 use ask::Questions;
 use draft::{Draft, Times};
 use limits::{LimitSearch, stops_at_limits};
@@ -194,7 +195,7 @@ pub(crate) fn execute(arguments: &InitArguments) -> Result<(), CliError> {
     let text = text(&draft);
     let pipeline = Pipeline::parse(&text, &output)
         .map_err(|error| CliError::usage(format!("these answers make no valid pipeline:\n{error}")))?;
-    let stops = show_expected(&pipeline, &profile, &output)?;
+    let stops = show_expected(&pipeline, &output)?;
     if !arguments.yes && stdin().is_terminal() && !ask::confirm(&format!("Write {}?", output.display()))? {
         return Err(CliError::failed("nothing was written"));
     }
@@ -341,22 +342,23 @@ fn given(
     Ok(draft.filled(profile))
 }
 
-/// Returns the shares of the rows that lack a value, in two digits, if they count without it.
-fn missing_shares(parameters: &PublicParameters, profile: &FileProfile) -> Vec<MissingShare> {
-    let of = |column: &ColumnProfile| {
-        let share = 1.0 - column.numbers as f64 / profile.rows.max(1) as f64;
-        let share = format!("{share:.2}").parse().unwrap_or(0.0);
-        MissingShare { column: column.name.clone(), share }
+/// Returns the shares of what counts that lack a value of a column, if they count without it. Two
+/// digits of the share that has a value are kept.
+fn missing_shares(parameters: &PublicParameters, values: &[u64], counting: u64) -> Vec<MissingShare> {
+    let share = |values: u64| {
+        let present = values as f64 / counting.max(1) as f64;
+        let decimals = (1.0 - present.log10().floor()).max(2.0) as usize;
+        format!("{:.decimals$}", 1.0 - present).parse().unwrap_or(0.0)
     };
-    let published =
-        |column: &&ColumnProfile| parameters.columns.iter().any(|other| other.name == column.name);
-    let columns = profile.columns.iter().filter(|_| parameters.by_column()).filter(published);
-    columns.map(of).filter(|missing| (0.01..1.0).contains(&missing.share)).collect()
+    let columns = parameters.columns.iter().zip(values).filter(|_| parameters.by_column());
+    let shares =
+        columns.map(|(column, &values)| MissingShare { column: column.name.clone(), share: share(values) });
+    shares.filter(|missing| (0.01..1.0).contains(&missing.share)).collect()
 }
 
 /// Prints what `plan` expects of the means, for the records that would count. Returns whether a run
 /// would stop.
-fn show_expected(pipeline: &Pipeline, profile: &FileProfile, output: &Path) -> Result<bool, CliError> {
+fn show_expected(pipeline: &Pipeline, output: &Path) -> Result<bool, CliError> {
     let run = limits::read(pipeline, &DryRunLimits::default());
     let counted = run.tally.records.saturating_sub(run.left_out.unwrap_or(0));
     let parameters = pipeline.public_parameters();
@@ -400,7 +402,12 @@ fn show_expected(pipeline: &Pipeline, profile: &FileProfile, output: &Path) -> R
     if let Some(limits) = limits.filter(|_| stops_at_limits(&run)) {
         print_message(&limits.remedy());
     }
-    let missing = missing_shares(&parameters, profile);
+    let state = pipeline.state_directory.clone().unwrap_or_default();
+    let publication = Publication::of_pipeline(pipeline, &state, &mut |_| ())?;
+    if let Some(warning) = prospects::warning(&publication, &pipeline.views, &run) {
+        print_message(&format!("warning: {warning}"));
+    }
+    let missing = missing_shares(&parameters, &run.values, counting);
     let flag = |missing: &MissingShare| {
         format!(" --missing-share {}", quoted(&format!("{}={}", missing.column, missing.share)))
     };

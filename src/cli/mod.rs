@@ -19,6 +19,7 @@ pub(crate) mod mean;
 pub(crate) mod optimize;
 mod output;
 pub(crate) mod plan;
+mod prospects;
 pub(crate) mod query;
 pub(crate) mod reference;
 pub(crate) mod run;

@@ -186,7 +186,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let output =
         output.transpose().and_then(|output| output.map_or(Ok(()), |output| finish(output, &options)));
     let summary = summary?;
-    report(&input, &options, &summary, arguments.shows_private());
+    report(&input, &options, &summary, arguments);
     report_faint_counts(&input, &options, &summary, &arguments.pipeline);
     Ok(finished.into_iter().chain([output]).collect::<Result<(), _>>()?)
 }
@@ -299,7 +299,7 @@ fn finish(output: SinkThread, options: &RunOptions) -> Result<(), SinkError> {
 const MANY_UNUSABLE: u64 = 20;
 
 /// Prints the summary, and the command that reads the log.
-fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, shows_private: bool) {
+fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, arguments: &RunArguments) {
     if options.cluster.as_ref().is_some_and(|cluster| cluster.process > 0) {
         return;
     }
@@ -317,23 +317,35 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, shows_p
             parameters.epochs.schedule.horizon()
         ),
     });
-    print_message(&match input.subject.publication.is_private() {
-        false => "NOT PRIVATE: the noise was drawn from a seed.".into(),
-        true => format!(
-            "All releases of this state directory together are (ε = {}, δ = {})-differentially private for {}.",
-            privacy.epsilon,
-            privacy.delta,
-            parameters.adjacency()
-        ),
-    });
+    if last > 0 {
+        print_message(&match input.subject.publication.is_private() {
+            false => "NOT PRIVATE: the noise was drawn from a seed.".into(),
+            true => format!(
+                "All releases of this state directory together are (ε = {}, δ = {})-differentially private for {}.",
+                privacy.epsilon,
+                privacy.delta,
+                parameters.adjacency()
+            ),
+        });
+    }
+    // The public clock of these rows is past the last epoch.
+    if summary.counters.past_clock > 0 {
+        print_message(&format!(
+            "The source goes on after the last epoch: hushflow check {} shows the horizon that holds all of its rows.",
+            arguments.pipeline.display()
+        ));
+    }
     if options.control.is_stopped() {
         print_message(
             "Stopped by a signal: run the command again to continue. The current epoch is still open.",
         );
     }
     // A command to copy is not wrapped. A closed standard error is not a failure.
-    let _ = writeln!(stderr(), "To read the releases again:  hushflow tail {}", input.directory.display());
-    if shows_private {
+    if last > 0 {
+        let _ =
+            writeln!(stderr(), "To read the releases again:  hushflow tail {}", input.directory.display());
+    }
+    if arguments.shows_private() {
         let c = &summary.counters;
         let by_column = parameters.by_column();
         let [missing, malformed] = match by_column {

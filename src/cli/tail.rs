@@ -23,7 +23,7 @@ use hushflow::publication::Publication;
 use hushflow::sink::StandardOutput;
 use hushflow::state::{PublicReader, StateError};
 
-use super::output::warn;
+use super::output::{print_message, warn};
 use super::tls::TlsArguments;
 use super::{CliError, ReleaseFormatArguments, number_in, plan, serve};
 use output::{LiveTable, Output};
@@ -256,6 +256,10 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
             table.iter_mut().try_for_each(LiveTable::draw)?;
             out.flush()?;
             if !arguments.follow || follower.last() >= subject.horizon() {
+                let last = follower.last();
+                if since > last.max(1) {
+                    print_message(&format!("note: the log ends at epoch {last}, before epoch {since}"));
+                }
                 return output.finish(&mut out);
             }
             timeout = Duration::MAX;

@@ -31,13 +31,15 @@ pub enum SourceError {
     /// The first row comes after all epochs.
     #[error(
         "{}:{line}: the clock begins after the last epoch has ended, so all epochs would be published without a record: correct \
-         start, length or horizon in [epochs]", path.display()
+         start, length or horizon in [epochs]{unit}", path.display()
     )]
     AfterHorizon {
         /// The file.
         path: PathBuf,
         /// The line where the row begins.
         line: u64,
+        /// Doubt about the unit of times, if they are numbers.
+        unit: String,
     },
     /// There are more keys than a run can have.
     #[error(
@@ -56,7 +58,7 @@ pub enum SourceError {
     #[error(
         "{}:{line}: {rows} further ahead of {since} than [source] largest_jump allows, so the epochs between \
          would be published without a record; correct start in [epochs] or the column of the clock; if time has really gone on \
-         so far, set a larger jump, such as largest_jump = \"{days}d\", and run again", path.display()
+         so far, set a larger jump, such as largest_jump = \"{days}d\", and run again{unit}", path.display()
     )]
     Leap {
         /// The file.
@@ -69,6 +71,8 @@ pub enum SourceError {
         since: &'static str,
         /// Days that a larger jump must have.
         days: u64,
+        /// Doubt about the unit of times, if they are numbers.
+        unit: String,
     },
     /// The clock begins far ahead and goes back from row to row.
     #[error(
@@ -83,23 +87,27 @@ pub enum SourceError {
     /// The clock has not reached the first epoch at the end of the input.
     #[error(
         "{}: the last row comes before the first epoch, by the clock in column {column:?}, so no row counts: correct start in \
-         [epochs]", path.display()
+         [epochs]{unit}", path.display()
     )]
     BeforeStart {
         /// The file.
         path: PathBuf,
         /// The column of the clock.
         column: String,
+        /// Doubt about the unit of times, if they are numbers.
+        unit: String,
     },
     /// No row has a readable clock.
     #[error(
-        "{}: no row has a date or an RFC 3339 time in column {column:?}, which moves the clock, so no row counts", path.display()
+        "{}: no row counts, because the clock never moves: its column {column:?} does not hold {expected}", path.display()
     )]
     NoClock {
         /// The file.
         path: PathBuf,
         /// The column of the clock.
         column: String,
+        /// What it should hold, and how to go on.
+        expected: String,
     },
     /// A row can't be used and the pipeline says to stop.
     #[error(

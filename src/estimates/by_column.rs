@@ -163,8 +163,10 @@ impl ColumnwiseEstimate {
         })
     }
 
+    /// `None` without a variance above 0, which some projections leave.
     fn deviation(&self, column: usize) -> Option<f64> {
-        self.covariance((column, column)).map(|(variance, _)| variance.max(0.0).sqrt())
+        let (variance, _) = self.covariance((column, column))?;
+        (variance > 0.0).then(|| variance.sqrt())
     }
 
     fn deviation_interval(&self, column: usize) -> Option<Interval> {
@@ -342,9 +344,9 @@ impl Estimate for ColumnwiseEstimate {
         });
         let deviations = shown.map(|column| {
             match (self.deviation(column), self.deviation_interval(column)) {
-                (None, _) => Cell::Empty,
                 // The variance may be 0: only its upper bound is known.
                 (_, Some(interval)) if interval.lower == 0.0 => Cell::AtMost(interval.upper),
+                (None, _) => Cell::Empty,
                 (Some(deviation), interval) => within(deviation, interval, scales.deviations(column)),
             }
         });

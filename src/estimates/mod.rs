@@ -251,7 +251,11 @@ impl EstimatorKind {
     /// Makes the estimator from its fields of `[[views]]`, if the log has what it needs.
     fn with_fields(&self, fields: toml::Table, log: &LogFacts<'_>) -> Result<Arc<dyn ViewEstimator>, String> {
         if let Some((what, so)) = self.lacks(log) {
-            return Err(format!("this log has no {what}, {so}: choose --view moments"));
+            let remedy = match self.histograms {
+                HistogramNeed::None => "choose --view moments",
+                _ => "they need [[histograms]] in the pipeline file of a new run",
+            };
+            return Err(format!("this log has no {what}, {so}: {remedy}"));
         }
         let text = fields.to_string();
         let document = Document::new(&text);

@@ -236,7 +236,10 @@ fn find(header: &[&[u8]], name: &str, path: &Path) -> Result<usize, FormatError>
         (Some((index, _)), None) => Ok(index),
         (Some(_), Some(_)) => Err(FormatError::ColumnTwice { path: path.into(), column: name.into() }),
         (None, _) => {
-            Err(FormatError::NoColumn { path: path.into(), column: name.into(), width: header.len() })
+            let held =
+                |header: &[u8]| Delimiter::ALL.into_iter().find(|other| header.contains(&other.byte()));
+            let other = if let [header] = header { held(header) } else { None };
+            Err(FormatError::NoColumn { path: path.into(), column: name.into(), width: header.len(), other })
         }
     }
 }

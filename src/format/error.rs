@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::csv::Delimiter;
+
 /// Why reading rows can't continue.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -29,7 +31,9 @@ pub enum FormatError {
     #[error(
         "{}:1: none of the {width} columns that line 1 names is {column:?}: names must agree to the letter; \
          correct the name, or begin the file with a header{}", path.display(),
-        if *width == 1 { "; one column may mean another delimiter, such as [source] delimiter = \";\"" } else { "" }
+        other.map_or_else(String::new, |other| format!(
+            "; one column may mean another delimiter, such as [source] delimiter = {:?}", char::from(other.byte()).to_string()
+        ))
     )]
     NoColumn {
         /// The file.
@@ -38,6 +42,8 @@ pub enum FormatError {
         column: String,
         /// The number of columns.
         width: usize,
+        /// Another delimiter that line 1 holds, if it names one column.
+        other: Option<Delimiter>,
     },
     /// A wanted column is in the header twice.
     #[error("{}:1: the header has more than one column {column:?}: rename one of them", path.display())]

@@ -17,7 +17,7 @@ use super::row::{Row, RowOutcome, TimeForm};
 use super::whole::WholeFile;
 use super::{ByteStream, Defect, Format, FormatError, io_error};
 use crate::time::TimeFormat;
-use times::TimeForms;
+use times::{Numbers, TimeForms};
 
 /// Maximum number of distinct texts kept for a column.
 const WORDS: usize = 100;
@@ -269,7 +269,7 @@ impl ColumnProfile {
         let is_most = 10 * self.numbers >= 9 * (self.present - self.absent_words);
         let number = self.range.filter(|_| is_most);
         if let Some((least, greatest)) = number
-            && let Some(format) = times::of_numbers(&self.name, (least, greatest), self.is_time)
+            && let Some(format) = times::of_numbers(&self.name, (least, greatest), self.numbers_hold())
         {
             let micros = |number: f64| {
                 let digits = format!("{number}");
@@ -285,6 +285,16 @@ impl ColumnProfile {
             (self.time_format, self.other_format) = (Some(form.format.clone()), other.cloned());
             let is_local = form.format.name().contains(['H', 'I']) && !form.format.name().contains("%z");
             self.local_times = if is_local { form.times } else { 0 };
+        }
+    }
+
+    /// Returns what the numbers may be, whatever the name.
+    fn numbers_hold(&self) -> Numbers {
+        let is_whole = self.whole == self.numbers && !self.is_identifier() && !self.names_unit();
+        match self.is_time {
+            true => Numbers::Times,
+            false if is_whole => Numbers::Whole,
+            false => Numbers::Any,
         }
     }
 

@@ -33,6 +33,8 @@ pub struct DryRun {
     pub left_out: Option<u64>,
     /// Records that count if entities are protected: those within their limits, or means of these.
     pub counting: Option<u64>,
+    /// The values of each column among what counts.
+    pub values: Vec<u64>,
     /// The records of each entity in each epoch, if the limits of the dry run ask for them.
     pub spread: Option<EntitySpread>,
     /// The last epoch that the clock has closed.
@@ -71,7 +73,8 @@ pub fn dry_run(pipeline: &Pipeline, limits: &DryRunLimits, progress: &mut dyn Fn
     for (number, source) in sources.into_iter().enumerate() {
         for reader in source.readers {
             rehearsal.clocks.add(pipeline, number);
-            readers.push(reader.comparing_all().limited(limits.rows.unwrap_or(u64::MAX)));
+            let reader = reader.comparing_all().reading_on(u64::MAX);
+            readers.push(reader.limited(limits.rows.unwrap_or(u64::MAX)));
         }
     }
     let fault = rehearsal.read(&mut readers, progress).err();
@@ -101,7 +104,11 @@ impl Rehearsal {
     fn new(pipeline: &Pipeline) -> Self {
         Rehearsal {
             duplicates: DuplicateFilter::default(),
-            judge: RowJudge::new(pipeline, 0, &[], None),
+            judge: {
+                let mut judge = RowJudge::new(pipeline, 0, &[], None);
+                judge.count_values();
+                judge
+            },
             tally: RecordTally::new(pipeline),
             spread: None,
             counters: RowCounters::default(),
@@ -215,6 +222,7 @@ impl Rehearsal {
         self.judge_first_rows(readers);
         let left_out = self.judge.entities().map(EntityCut::left_out);
         let counting = self.judge.entities().map(EntityCut::counting);
+        let values = self.judge.entities().map_or_else(|| self.tally.values.clone(), EntityCut::values);
         let (surveys, counters) = (self.surveys(readers), self.row_counters(readers));
         let mut problems = self.problems;
         for problem in self.judge.sum_up(&seen(&counters, &surveys), self.duplicates.found()) {
@@ -238,6 +246,7 @@ impl Rehearsal {
             tally: self.tally,
             left_out,
             counting,
+            values,
             spread: self.spread,
             closed: self.clocks.closed,
             stops_after: self.stops_after,

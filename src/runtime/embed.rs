@@ -10,10 +10,10 @@
 //!
 //! ```toml
 //! [dependencies]
-//! hushflow = { version = "0.1", default-features = false }
+//! hushflow = { git = "https://github.com/hushflow/hushflow", default-features = false }
 //! ```
 //!
-//! This is a whole program:
+//! or `path = "…"` in place of `git`. This is a whole program, and a second start resumes it:
 //!
 //! ```
 //! use hushflow::prelude::*;
@@ -22,38 +22,39 @@
 //! #[derive(Clone)]
 //! struct Flight { airport: u32, departure: i64, recorded: i64, delay: f64 }
 //!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let outer = tempfile::tempdir()?;
-//! # let directory = outer.path().join("state");
-//! let pipeline = Pipeline::builder("delays")
-//!     .column("delay", -60.0, 240.0)
-//!     .keys("airport", ["EWR", "JFK", "LGA"])
-//!     .epochs("2013-01-01T05:00:00Z", "1d", 4)
-//!     .guarantee(1.0, 1e-6)
-//!     .build()?;
-//! let publisher = Publisher::open(&pipeline, &directory)?;
-//! let last = publisher.run(2, |worker, publisher| {
-//!     let mut flights = worker.dataflow(|scope| {
-//!         let (input, EpochStream { items, ends }) = publisher.input::<Flight>(scope);
-//!         let view = publisher.view(&Workload::Prefix);
-//!         let records = items.map(|(epoch, flight)| Record::new(epoch, flight.airport, [flight.delay]));
-//!         let moments = records.publish(publisher, ends).view(view, publisher.fault());
-//!         moments.inspect(|moments| println!("day {}: {} flights", moments.epoch, moments.count()));
-//!         input
-//!     });
-//!     let start = 1_357_016_400_000_000; // microseconds since 1970
-//!     for minute in (0..4 * 1440).skip(worker.index()).step_by(worker.peers()) {
-//!         let departure = start + minute * 60_000_000;
-//!         let flight = Flight { airport: (minute % 3) as u32, departure, recorded: departure, delay: 5.0 };
-//!         flights.advance(flight.recorded);
-//!         flights.send(flight.departure, flight);
-//!         worker.step();
-//!     }
-//!     flights.end();
-//! })?;
-//! assert_eq!(last, 4);
-//! # assert_eq!(hushflow::state::PublicReader::open(&directory)?.next_frame()?.unwrap().epoch, 1);
-//! # assert_eq!(Publisher::open(&pipeline, &directory)?.first_epoch(), 5);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # std::env::set_current_dir(&outer)?;
+//!     let pipeline = Pipeline::builder("delays")
+//!         .column("delay", -60.0, 240.0)
+//!         .keys("airport", ["EWR", "JFK", "LGA"])
+//!         .epochs("2013-01-01T05:00:00Z", "1d", 4)
+//!         .guarantee(1.0, 1e-6)
+//!         .build()?;
+//!     let publisher = Publisher::open(&pipeline, "delays-state")?;
+//!     let last = publisher.run(2, |worker, publisher| {
+//!         let mut flights = worker.dataflow(|scope| {
+//!             let (input, EpochStream { items, ends }) = publisher.input::<Flight>(scope);
+//!             let view = publisher.view(&Workload::Prefix);
+//!             let records = items.map(|(epoch, flight)| Record::new(epoch, flight.airport, [flight.delay]));
+//!             let moments = records.publish(publisher, ends).view(view, publisher.fault());
+//!             moments.inspect(|moments| println!("day {}: {} flights", moments.epoch, moments.count()));
+//!             input
+//!         });
+//!         let start = 1_357_016_400_000_000; // microseconds since 1970
+//!         for minute in (0..4 * 1440).skip(worker.index()).step_by(worker.peers()) {
+//!             let departure = start + minute * 60_000_000;
+//!             let flight = Flight { airport: (minute % 3) as u32, departure, recorded: departure, delay: 5.0 };
+//!             flights.advance(flight.recorded);
+//!             flights.send(flight.departure, flight);
+//!             worker.step();
+//!         }
+//!         flights.end();
+//!     })?;
+//!     println!("{last} days are published");
+//! # assert_eq!((last, Publisher::open(&pipeline, "delays-state")?.first_epoch()), (4, 5));
+//!     Ok(())
+//! }
 //! ```
 //!
 //! # Means, and people or devices

@@ -67,6 +67,12 @@ impl SourceReaders {
         SourceReaders { readers, ..self }
     }
 
+    /// Makes the readers read up to `rows` rows, even if the last epoch has closed.
+    pub(super) fn reading_on(self, rows: u64) -> Self {
+        let readers = self.readers.into_iter().map(|reader| reader.reading_on(rows)).collect();
+        SourceReaders { readers, ..self }
+    }
+
     /// Returns the reader of a run that has one and can't get more, or else the sources unchanged.
     pub(super) fn only(mut sources: Vec<Self>) -> Result<SourceReader, Vec<Self>> {
         match &mut sources[..] {

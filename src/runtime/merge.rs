@@ -220,7 +220,8 @@ impl Merge {
         {
             return dealer.end_first_check() && dealer.refuse(fault);
         }
-        if self.clocks.closed >= self.horizon || self.clocks.readers.iter().all(|source| source.ended) {
+        let is_over = self.clocks.closed >= self.horizon && !dealer.is_checking_first_rows();
+        if is_over || self.clocks.readers.iter().all(|source| source.ended) {
             return dealer.end();
         }
         true

@@ -71,7 +71,7 @@ use feed::{WorkerFeed, channels};
 use ingest::{OpenSources, SourceReaders, sources as open_sources};
 use journal::{Journal, RunStart, open_store};
 use merge::Merge;
-use preflight::RowGuard;
+use preflight::{LOOK_ROWS, RowGuard};
 use resume::{TaggedPosition, judged};
 use windows::{STOPPED, TIMEOUT};
 
@@ -257,9 +257,12 @@ pub fn run(
         Preflight::Warn => options.control.shows_private(),
         Preflight::Off => false,
     };
+    // The look at the first rows also shows that the horizon is too short for them.
+    let looks = committed == 0 && pipeline.preflight != Preflight::Off;
+    let looked_at = if looks { LOOK_ROWS } else { 0 };
     let reading = readers.map(|readers| {
-        let readers: Vec<_> =
-            readers.into_iter().map(|readers: SourceReaders| readers.judged_through(judged)).collect();
+        let prepared = |readers: SourceReaders| readers.judged_through(judged).reading_on(looked_at);
+        let readers: Vec<_> = readers.into_iter().map(prepared).collect();
         let merge = Merge::new(pipeline, committed, compares_all, &options.control);
         std::thread::Builder::new().name("source".into()).spawn(move || match SourceReaders::only(readers) {
             Ok(reader) => dealer.deal(if compares_all { reader.comparing_all() } else { reader }),

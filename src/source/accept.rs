@@ -7,9 +7,13 @@ use super::{ResumePoint, SourceReader};
 use crate::connect::SourceError;
 use crate::format::Defect;
 use crate::pipeline::{KeyBounds, MOST_KEYS, MissingPolicy, Pipeline, RowPolicies, RowPolicy};
+use crate::time::{TimeFormat, local_time};
 
 const LEAP: &str = "a row's clock is further ahead than largest_jump allows: this row and others like it are not counted; if the \
     time is right, stop the run and start it again with a larger largest_jump: the rows will be read again";
+
+const NEWEST_FIRST: &str = "the clock goes back from row to row at the beginning, where it is further ahead than largest_jump allows, \
+    so these rows are not counted: if the newest rows come first, sort them by the column of the clock";
 
 /// Number of consecutive rows with a leaping clock after which reading stops, unless the input has
 /// no end.
@@ -74,7 +78,9 @@ impl SourceReader {
             let arrival = self.rows.row.time(slot, &self.rules.roles.times).map_err(UnusableRow::of(slot))?;
             let (clock, row, line) = (self.epochs.clock, &self.rows.row, self.rows.line());
             self.survey.clock(clock.time, arrival, (row, slot), line, clock.row);
-            if self.leaps(arrival, before) {
+            self.survey.clocks.skipped += u64::from(self.is_skipped(slot, arrival));
+            // After the last epoch a leap closes none.
+            if !self.epochs.is_over() && self.leaps(arrival, before) {
                 return Ok(());
             }
             self.epochs.advance(arrival, &mut self.counters);
@@ -86,6 +92,7 @@ impl SourceReader {
         if let Some(slot) = self.rules.roles.time {
             let clock = self.rules.roles.clock.map(|_| self.epochs.arrived());
             self.survey.event(event_time, clock, (&self.rows.row, slot), self.epochs.clock.row);
+            self.survey.events.skipped += u64::from(self.is_skipped(slot, event_time));
         }
         let Some(key) = self.key()? else {
             self.counters.unknown_key += 1;
@@ -131,6 +138,14 @@ impl SourceReader {
         read
     }
 
+    /// Whether the time zone skips the local time in a field, which was read as `time`.
+    fn is_skipped(&mut self, slot: usize, time: i64) -> bool {
+        let (row, times) = (&self.rows.row, &self.rules.roles.times);
+        let local = || local_time(row.text(slot).ok()?, times.format.as_ref());
+        let search = self.skipped.as_mut().filter(|_| self.epochs.clock.row < self.surveyed_rows);
+        search.is_some_and(|search| search.has(time, local))
+    }
+
     /// Returns whether the clock value of a row is implausibly far ahead, and counts the row if so.
     fn leaps(&mut self, arrival: i64, before: ResumePoint) -> bool {
         let leaps = self.epochs.leaps(arrival, before, self.rows.line());
@@ -143,7 +158,9 @@ impl SourceReader {
         };
         let is_due = is_due && !self.epochs.reads_again();
         if is_due && !std::mem::replace(&mut self.has_noticed_leap, true) {
-            self.control.notice(&format!("{}: {LEAP}", self.rows.name().display()));
+            let goes_back = !leaps && self.epochs.first_leap().is_some_and(|first| first.goes_back());
+            let notice = if goes_back { NEWEST_FIRST } else { LEAP };
+            self.control.notice(&format!("{}: {notice}", self.rows.name().display()));
         }
         self.counters.leaping_clock += u64::from(leaps);
         leaps
@@ -192,8 +209,10 @@ impl SourceReader {
         }
         let (path, column) = (self.rows.name(), self.rows.column(slot));
         match self.epochs.has_begun() {
-            false => Err(SourceError::NoClock { path, column }),
-            true if self.epochs.is_before_start() => Err(SourceError::BeforeStart { path, column }),
+            false => Err(SourceError::NoClock { path, column, expected: self.expected_time(slot) }),
+            true if self.epochs.is_before_start() => {
+                Err(SourceError::BeforeStart { path, column, unit: self.unit_doubt() })
+            }
             true => Ok(()),
         }
     }
@@ -212,7 +231,32 @@ impl SourceReader {
         }
         // One day more, because later rows may be slightly out of order.
         let days = jump.unsigned_abs().div_ceil(DAY) + 1;
-        SourceError::Leap { path: self.rows.name(), line, rows, since, days }
+        SourceError::Leap { path: self.rows.name(), line, rows, since, days, unit: self.unit_doubt() }
+    }
+
+    /// Doubts the unit of times that are numbers since 1970, if they are.
+    pub(super) fn unit_doubt(&self) -> String {
+        match &self.rules.roles.times.format {
+            Some(format @ TimeFormat::SinceEpoch(_)) => {
+                format!("; or times are not in {}, as time_format in [source] says", format.name())
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// Says what the field of the clock should hold, and how to go on if it holds numbers.
+    fn expected_time(&self, slot: usize) -> String {
+        let are_numbers = self.survey.columns[slot].numeric_times > 0;
+        match &self.rules.roles.times.format {
+            None if are_numbers => {
+                "a date or an RFC 3339 time, but numbers: if they are seconds since 1970, add time_format = \"seconds\" to [source] \
+                 (or \"milliseconds\", …)"
+                    .into()
+            }
+            None => "a date or an RFC 3339 time".into(),
+            Some(TimeFormat::Pattern(pattern)) => format!("a time of the pattern {pattern:?}"),
+            Some(format) => format!("a time of our days in {} since 1970", format.name()),
+        }
     }
 
     fn key(&mut self) -> Result<Option<u32>, UnusableRow> {

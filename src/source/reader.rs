@@ -11,6 +11,7 @@ use crate::control::Control;
 use crate::format::form::RowLayout;
 use crate::pipeline::{Pipeline, Source};
 use crate::state::Position;
+use crate::time::SkippedTimes;
 
 /// Reads a source of a pipeline.
 pub struct SourceReader {
@@ -25,6 +26,8 @@ pub struct SourceReader {
     /// The last epoch whose rows an earlier run has counted, and the counters of these rows.
     judged: (u64, RowCounters),
     pub(super) survey: RowSurvey,
+    /// Finds local times that the time zone skips.
+    pub(super) skipped: Option<SkippedTimes>,
     /// Whether more rows may arrive later.
     pub(super) is_live: bool,
     /// Whether the operator has been told of a row whose clock leaps.
@@ -35,6 +38,8 @@ pub struct SourceReader {
     pub(super) surveyed_rows: u64,
     /// Number of rows after which it stops reading.
     row_limit: u64,
+    /// Number of rows up to which it reads an input with an end after its last epoch has closed.
+    reads_on: u64,
     /// Rows read since the last event.
     pending_rows: usize,
     ended: bool,
@@ -112,6 +117,7 @@ impl SourceReader {
         Ok(SourceReader {
             control: control.clone(),
             rows,
+            skipped: SkippedTimes::of(&roles.times.zone),
             rules: RowRules::new(pipeline, roles),
             epochs: EpochClock::new(source, resume, committed, restarts),
             rank: (0, 1),
@@ -124,6 +130,7 @@ impl SourceReader {
             returns_early: false,
             surveyed_rows: SEARCHED_ROWS,
             row_limit: u64::MAX,
+            reads_on: 0,
             pending_rows: 0,
             ended: false,
         })
@@ -142,6 +149,12 @@ impl SourceReader {
     /// Makes this reader compare the values of all rows with their bounds.
     pub(crate) fn comparing_all(self) -> Self {
         SourceReader { surveyed_rows: u64::MAX, ..self }
+    }
+
+    /// Makes this reader read up to `rows` rows of an input with an end, even if the last epoch has
+    /// closed, and count those after it.
+    pub(crate) fn reading_on(self, rows: u64) -> Self {
+        SourceReader { reads_on: rows, ..self }
     }
 
     /// Makes this reader stop after `rows` rows.
@@ -176,7 +189,11 @@ impl SourceReader {
 
     /// Whether it has read its input to the end, or the last epoch is over.
     pub(crate) fn has_ended(&self) -> bool {
-        self.ended || self.epochs.is_over()
+        self.ended || self.is_over()
+    }
+
+    fn is_over(&self) -> bool {
+        self.epochs.is_over() && (self.is_live || self.counters.rows >= self.reads_on)
     }
 
     /// Returns the records that a stopped reader has not returned.
@@ -226,8 +243,11 @@ impl SourceReader {
                 return Ok(SourceEvent::End);
             }
             let pending = self.epochs.is_due();
-            let over = self.ended || self.epochs.is_over() || self.counters.rows >= self.row_limit;
+            let over = self.ended || self.is_over() || self.counters.rows >= self.row_limit;
+            // After the last epoch no mark ends a batch, but a look at the first rows ends at this one.
+            let ends_look = self.epochs.is_over() && self.counters.rows == SEARCHED_ROWS;
             let due = self.pending_rows >= BATCH_RECORDS || self.is_due();
+            let due = due || (ends_look && self.pending_rows > 0);
             if due || ((pending || over) && self.pending_rows > 0) {
                 self.pending_rows = 0;
                 return Ok(SourceEvent::Batch(std::mem::take(&mut self.batch)));
@@ -285,7 +305,8 @@ impl SourceReader {
         }
         let begins = !had_begun && self.epochs.has_begun() && self.rank.1 == 1;
         if begins && self.epochs.begins_after_horizon() {
-            return Err(SourceError::AfterHorizon { path: self.rows.name(), line: self.rows.line() });
+            let (path, line, unit) = (self.rows.name(), self.rows.line(), self.unit_doubt());
+            return Err(SourceError::AfterHorizon { path, line, unit });
         }
         Ok(())
     }

@@ -92,6 +92,8 @@ pub struct TimeSurvey {
     pub range: Option<(i64, i64)>,
     /// Times without an offset from UTC, among the first rows.
     pub without_offset: u64,
+    /// Local times that the time zone skips as clocks go forward.
+    pub skipped: u64,
 }
 
 /// A step of the clock from one row to the next, in microseconds since 1970.
@@ -168,7 +170,8 @@ impl RowSurvey {
             self.row_defect.get_or_insert(defect);
             return;
         };
-        let numeric = row.text(slot).is_ok_and(|text| text.iter().all(|byte| byte.is_ascii_digit()));
+        let digits = |text: &[u8]| text.iter().all(|byte| byte.is_ascii_digit());
+        let numeric = row.text(slot).map_or_else(|_| row.number(slot).is_ok(), digits);
         self.columns[slot].add(defect);
         self.columns[slot].numeric_times += u64::from(defect == Defect::NotATime && numeric);
         for other in (0..dimension).filter(|&other| other != slot && slot < dimension) {
@@ -266,6 +269,7 @@ impl TimeSurvey {
 
     fn merge(&mut self, other: &TimeSurvey) {
         self.without_offset += other.without_offset;
+        self.skipped += other.skipped;
         let both = self.range.zip(other.range);
         self.range = both.map(|(a, b)| (a.0.min(b.0), a.1.max(b.1))).or(self.range).or(other.range);
     }

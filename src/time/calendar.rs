@@ -10,7 +10,7 @@ use jiff::{Span, Timestamp};
 use super::{micros, parse_duration, parse_span, time_zone, zoned};
 
 /// Maximum number of epochs of a calendar.
-const LONGEST: u64 = 1 << 20;
+pub(crate) const LONGEST: u64 = 1 << 20;
 
 /// Microseconds in an hour.
 const HOUR: i64 = 3_600_000_000;

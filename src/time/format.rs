@@ -1,7 +1,7 @@
 //! Formats of times in rows.
 
 use jiff::Timestamp;
-use jiff::civil::date;
+use jiff::civil::{DateTime, date};
 use jiff::fmt::strtime::BrokenDownTime;
 use jiff::tz::TimeZone;
 
@@ -74,6 +74,14 @@ impl TimeFormat {
                 i64::try_from(time.as_nanosecond().div_euclid(1000)).ok()
             }
         }
+    }
+
+    /// Returns the local time of a text without an offset from UTC.
+    pub(super) fn local(&self, text: &[u8]) -> Option<DateTime> {
+        let TimeFormat::Pattern(pattern) = self else { return None };
+        let parts = BrokenDownTime::parse(pattern, text).ok()?;
+        let is_local = parts.offset().is_none() && parts.timestamp().is_none();
+        is_local.then(|| parts.to_datetime().ok()).flatten()
     }
 
     /// Returns microseconds since 1970 of a number.

@@ -123,7 +123,11 @@ fn a_wrong_clock_stops_a_run_before_it_spends() {
     for (from, to, part) in [
         ("start = '2020-03-01'", "start = '2019-03-01'", "further ahead of start in [epochs]"),
         ("start = '2020-03-01'", "start = '2021-03-01'", "comes before the first epoch"),
-        ("arrival = 'arrival'", "arrival = 'age'", "no row has a date or an RFC 3339 time in column \"age\""),
+        (
+            "arrival = 'arrival'",
+            "arrival = 'age'",
+            "its column \"age\" does not hold a date or an RFC 3339 time, but numbers",
+        ),
         ("length = '1d'", "length = '1s'", "further ahead"),
         (
             "length = '1d'\nallowed_lateness = '2h'\nhorizon = 60",

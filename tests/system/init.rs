@@ -78,6 +78,17 @@ fn nested_objects_are_described_and_counted() {
     };
     let proposed = ["--columns page.ms:0:90", "--key user.geo.country=NO,SE", "--unit user.id"];
     init(&["--yes"]).failed(2, &proposed);
+    // The name of an object is not that of the arrival in it.
+    let row = |row: u32| {
+        let minute = format!("2024-01-01T{:02}:{:02}", row / 60, row % 60);
+        format!(
+            "{{\"record\": {{\"at\": \"{minute}:00Z\", \"received\": \"{minute}:30Z\"}}, \"ms\": {row}}}\n"
+        )
+    };
+    lab.write("records.ndjson", (0..300).map(row).collect::<String>());
+    let mut proposing = hushflow(["init", "records.ndjson", "--yes"]);
+    finish(proposing.current_dir(lab.path(".")))
+        .failed(2, &["--time record.at", "--arrival record.received"]);
     let columns = ["--columns", "page.ms:0:90", "--key", "user.geo.country=NO,SE", "--unit", "user.id"];
     let epochs = ["--time", "at", "--start", "2024-01-01", "--epoch", "1d", "--horizon", "10"];
     init(&[&columns[..], &epochs, &["--epsilon", "1", "--delta", "1e-6"]].concat()).succeeded();
@@ -391,4 +402,58 @@ fn keys_have_their_own_bounds_and_missing_values_are_detected() {
     let made = init(&[&["survey.csv"], &columns[..], &budget].concat()).succeeded();
     assert!(made.err.contains("--missing-share income=0.33"), "{}", made.err);
     assert!(made.err.contains("income, 33 % missing"), "{}", made.err);
+    // Rows that lack every value don't count, nor do those of other keys, and a mean of two rows has
+    // what either of them has: a third, and of the means of people with two rows a tenth, lack it.
+    let row = |row: u32| match row % 10 {
+        8 => "P0,other,5,5\n".into(),
+        9 => "P1,A,,\n".into(),
+        number => format!("P{},A,5,{}\n", row / 2, if row % 20 < 2 || number % 2 == 1 { "" } else { "7" }),
+    };
+    lab.write("shares.csv", format!("person,site,a,b\n{}", (0..2000).map(row).collect::<String>()));
+    let columns =
+        ["--columns", "a:0:9,b:0:9", "--key", "site=A", "--missing", "by-column", "--epoch", "2000"];
+    let made = |name: &str, unit: &[&str]| {
+        let output = format!("{name}.toml");
+        let flags =
+            [&["shares.csv", "--output", &output, "--horizon", "1"], &columns[..], unit, &budget].concat();
+        init(&flags).succeeded().err
+    };
+    let said = made("rows", &[]);
+    assert!(said.contains("1,600 of 2,000 rows would count"), "{said}");
+    assert!(said.contains("--missing-share b=0.56") && !said.contains("--missing-share a"), "{said}");
+    let said = made("means", &["--unit", "person", "--several", "average"]);
+    assert!(said.contains("as 800 means") && said.contains("--missing-share b=0.12"), "{said}");
+}
+
+/// A run whose every line would show noise alone is announced by `init` and by `check`.
+#[test]
+fn lines_without_an_estimate_are_announced() {
+    let lab = Lab::new();
+    let rows: String = (0..300).map(|row| format!("{},{}\n", row % 3, row % 50)).collect();
+    lab.write("few.csv", format!("site,x\n{rows}"));
+    let said = |name: &str, epsilon: &str| {
+        let output = format!("{name}.toml");
+        let flags = ["few.csv", "--columns", "x:0:50", "--key", "site=0,1,2", "--delta", "1e-6", "--epsilon"];
+        let mut command = hushflow(["init"]);
+        command.args(flags).args([epsilon, "--output", &output]).current_dir(lab.path("."));
+        let made = finish(&mut command).succeeded().err;
+        let checked = finish(hushflow(["check"]).arg(lab.path(&output))).succeeded().out;
+        let warning = made.lines().find_map(|line| line.strip_prefix("warning: ")).map(String::from);
+        if let Some(warning) = &warning {
+            assert!(checked.contains(&format!("note: {warning}")), "{checked}");
+        }
+        warning.unwrap_or_default()
+    };
+    let warning = said("none", "0.1");
+    assert!(
+        warning.starts_with("every line would say too-few-records: the best one has about 100 records"),
+        "{warning}"
+    );
+    // With a fixed seed.
+    let text = std::fs::read_to_string(lab.path("none.toml")).expect("the file");
+    let seeded = lab.write("seeded.toml", text + "\n[simulation]\nseed = 3\n");
+    let lines = finish(hushflow(["run", "--json"]).arg(seeded)).succeeded().json();
+    assert!(lines.len() == 30 && lines.iter().all(|line| line["quality"] == "too-few-records"));
+    assert!(said("noise", "2").starts_with("every line would say noise-dominated"));
+    assert_eq!(said("good", "30"), "");
 }

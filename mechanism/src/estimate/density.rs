@@ -148,11 +148,16 @@ impl Density {
     }
 
     /// Returns the density nearest to what records with coordinates in [−1, 1] allow: a mean in
-    /// [−1, 1], and a variance of at most (1 − m)(m + 1). A larger variance is scaled down with its
-    /// covariances, which keeps correlations, and eigenvalues at least 0.
+    /// [−1, 1], and a variance of at most (1 − m)(m + 1), with m nearer to 0 than the mean by a
+    /// standard deviation of its noise: only a mean without noise at a bound excludes any variance.
+    /// A larger variance is scaled down with its covariances, which keeps correlations, and
+    /// eigenvalues at least 0.
     pub fn within_bounds(mut self) -> Self {
         self.mean.apply(|mean| *mean = mean.clamp(-1.0, 1.0));
-        let largest = self.mean.map(|mean| (1.0 - mean) * (mean + 1.0));
+        let largest = self.mean.zip_map(&self.mean_noise, |mean, noise| {
+            let mean = (mean.abs() - noise).max(0.0);
+            (1.0 - mean) * (mean + 1.0)
+        });
         let scale = self.covariance.diagonal().zip_map(&largest, |variance, largest| {
             if variance > largest { (largest / variance).sqrt() } else { 1.0 }
         });

@@ -11,7 +11,7 @@
 //!
 //! Given the quality of the line ([`quality`](super::quality)), z differs by side and entry, if the
 //! count is noisy: see [`selection`](super::selection). An error of the count moves a mean m by −m,
-//! and a covariance by mᵢmⱼ − σᵢⱼ.
+//! and a covariance by mᵢmⱼ − σᵢⱼ, with the m and σᵢⱼ of the end in question, not with the estimate.
 //!
 //! [`MomentIntervals::within_bounds`] cuts intervals to what records in [−1, 1] allow
 //! ([`Interval::within`], with a reach of z deviations). No truth is lost, except that the largest
@@ -169,11 +169,7 @@ impl MomentIntervals<'_> {
     fn uncut_covariance(&self, i: usize, j: usize) -> Option<(Interval, Interval)> {
         let estimate = *self.covariance.get((i, j))?;
         let entry = self.entry(i, j)?;
-        let (means, noise) = ((self.mean[i], self.mean[j]), self.entry_noise(i, j));
-        let (down, up) = self.quantiles(self.tail, (means.0 * means.1 - estimate) / noise);
-        let records =
-            Interval { lower: entry.covariance_range(down).lower, upper: entry.covariance_range(up).upper };
-        let records = records.with(estimate);
+        let records = self.covariance_of_records(&entry, (i, j)).with(estimate);
         let interval = match self.subject {
             IntervalSubject::Records => records,
             IntervalSubject::Population { heaviest } => {
@@ -188,6 +184,23 @@ impl MomentIntervals<'_> {
             false => f64::INFINITY,
         };
         Some((interval, Interval { lower: if i == j { 0.0 } else { -largest }, upper: largest }))
+    }
+
+    /// The covariances whose distance from the estimate is within the quantile of its side given the
+    /// quality, at that covariance. At the estimate the effect of the count would be that of the
+    /// noise: an estimate that is too high by noise seems to fall with the count, which shortens the
+    /// interval below it.
+    fn covariance_of_records(&self, entry: &EntryMoments, (i, j): (usize, usize)) -> Interval {
+        let means = (self.mean[i], self.mean[j]);
+        let quantiles = |covariance: f64| {
+            let covariance = if self.bounded { covariance.clamp(-1.0, 1.0) } else { covariance };
+            let covariance = if i == j { covariance.max(0.0) } else { covariance };
+            let noise = self.moments.covariance_noise(covariance, means, i == j);
+            self.quantiles(self.tail, (means.0 * means.1 - covariance) / noise)
+        };
+        let plain = entry.covariance_range(self.z);
+        let is_plain = quantiles(plain.lower).0 == self.z && quantiles(plain.upper).1 == self.z;
+        if is_plain { plain } else { settle(plain, quantiles, |z| entry.covariance_range(z)) }
     }
 
     /// Whether an interval of a mean, a covariance or a correlation is wholly beyond its bounds, so

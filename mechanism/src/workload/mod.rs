@@ -232,6 +232,14 @@ impl Workload {
         }
     }
 
+    /// The number of epochs of a window.
+    pub(crate) fn window(&self) -> Option<u64> {
+        match self {
+            Self::Window(length) | Self::WindowMean(length) => Some(length.get()),
+            _ => None,
+        }
+    }
+
     /// The workload with the same Toeplitz part and no divisors.
     pub(crate) fn undivided(&self) -> Self {
         match self {

@@ -33,12 +33,25 @@ pub(super) fn idle_clock(pipeline: &Pipeline, seen: &Observation<'_>) -> Option<
     let clocked =
         |schedule: &Schedule| matches!(schedule, Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput);
     let is_public = pipeline.sources.iter().all(|source| clocked(&source.schedule));
-    let is_idle = |closed: &ClosedCoverage| closed.steps.saturating_mul(10) < closed.epochs();
+    // One row, or the end of the input, may close all epochs that waited for late rows.
+    let waiting = pipeline.sources.iter().map(|source| waiting_epochs(&source.schedule)).max().unwrap_or(0);
+    let is_idle = |closed: &ClosedCoverage| {
+        let epochs = closed.epochs().saturating_sub(waiting);
+        closed.steps.saturating_mul(10) < epochs
+    };
     let closed = &seen.coverage.closed;
     let nearly_all = closed.epochs() >= 2 * FEW_EPOCHS && is_idle(closed) && is_idle(&seen.newest);
     let message = "by the public clock, no row arrived in nearly all of the epochs, which would be published empty: correct start \
                    or length in [epochs]";
     (is_public && nearly_all).then(|| Problem::new("empty epochs", true, message))
+}
+
+/// Returns the number of epochs that stay open for late rows.
+fn waiting_epochs(schedule: &Schedule) -> u64 {
+    match schedule {
+        Schedule::ByTime(by) => by.lateness.unsigned_abs().div_ceil(by.length.unsigned_abs().max(1)),
+        Schedule::ByCount(_) => 0,
+    }
 }
 
 /// Whether enough epochs have closed, and at least nine in ten of them have no record, also of the

@@ -1,6 +1,6 @@
 //! Rules about shares of the rows and values of one source.
 
-use hushflow_mechanism::epochs::{ClockSource, Schedule};
+use hushflow_mechanism::epochs::{Clock, ClockSource, Schedule};
 
 use super::{Extent, Observation, Problem, SourceRows, keys};
 use crate::format::Defect;
@@ -17,6 +17,9 @@ const FALLING_CLOCK: &str = "falling clock";
 
 /// The problem of rows whose keys are spelt nearly like listed ones.
 pub(super) const MISSPELT_KEYS: &str = "misspelt keys";
+
+/// The problem of rows after the last epoch.
+const AFTER_HORIZON: &str = "after the horizon";
 
 /// The problem of values that would be clipped.
 const OUT_OF_BOUNDS: &str = "values out of bounds";
@@ -147,7 +150,7 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
             "come before the first epoch: correct start in [epochs]",
         ),
         (
-            "after the horizon",
+            AFTER_HORIZON,
             |count| count.past_clock,
             |count| count.after_horizon,
             outside,
@@ -168,11 +171,21 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
         if seen.exceed(share, count) && !(falls && kind == "late") {
             let name = if seen.are_most(count) { "most rows" } else { name };
             let by = if is_clocked { "by the public clock, " } else { "" };
-            let unit = match number_format(pipeline).filter(|_| kind != "late") {
+            let need = match epochs_of_clock(pipeline, seen.survey).filter(|_| is_clocked) {
+                Some(epochs) if kind == AFTER_HORIZON && extent == Extent::Whole => {
+                    format!("; horizon = {epochs} holds all rows")
+                }
+                Some(epochs) if kind == AFTER_HORIZON => {
+                    format!("; these rows need horizon = {epochs}")
+                }
+                _ => String::new(),
+            };
+            let is_nearly_all = 10 * count(&seen.counters) >= 9 * seen.counters.rows;
+            let unit = match number_format(pipeline).filter(|_| kind != "late" && is_nearly_all) {
                 Some(unit) => format!(". Or times are not in {unit}, as time_format in [source] says"),
                 None => String::new(),
             };
-            add(kind, public || is_clocked, format!("{by}{name} {message}{unit}"));
+            add(kind, public || is_clocked, format!("{by}{name} {message}{need}{unit}"));
         }
     }
     if seen.are_most(|count| count.leaping_clock) {
@@ -188,6 +201,12 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
         found.push(Problem::new("uncounted rows", false, "most rows don't count, for several reasons"));
     }
     found
+}
+
+/// Returns the number of epochs up to the latest value of the public clock.
+fn epochs_of_clock(pipeline: &Pipeline, survey: &RowSurvey) -> Option<u64> {
+    let (_, time) = survey.clocks.range?;
+    u64::try_from(pipeline.epochs.schedule.least_epoch(time, Clock { time, ..Clock::START })).ok()
 }
 
 /// Reports a clock that falls back: this share of the rows has a clock value in a closed epoch.

@@ -1,7 +1,7 @@
 //! The notes of `hushflow check`: what looks odd, but may be meant.
 
 use hushflow::check::histogram_surveys;
-use hushflow::mechanism::epochs::Schedule;
+use hushflow::mechanism::epochs::{Clock, Schedule};
 use hushflow::pipeline::MissingPolicy;
 
 use super::super::budget::large_delta;
@@ -30,6 +30,14 @@ impl CheckReport<'_> {
         totals.sort_unstable();
         let middle = totals.get(totals.len() / 2).filter(|_| totals.len() > 1)?;
         Some(middle / self.key_names().len().max(1) as u64)
+    }
+
+    /// Returns the number of the epoch that the latest row belongs to, also after the horizon.
+    fn last_epoch(&self) -> Option<u64> {
+        let survey = &self.run.survey;
+        let (_, time) = survey.clocks.range.or(survey.events.range)?;
+        let clock = Clock { time, ..Clock::START };
+        u64::try_from(self.pipeline.epochs.schedule.least_epoch(time, clock)).ok()
     }
 
     /// Returns them, in sentences.
@@ -74,16 +82,19 @@ impl CheckReport<'_> {
                 }
             ));
         }
-        for (count, end, field) in [
-            (counters.before_start, "before the first", "start"),
-            (counters.after_horizon, "after the last", "horizon"),
-        ] {
-            if 100 * count > counters.rows && 20 * count <= counters.rows {
-                notes.push(format!(
-                    "{} of the rows come {end} epoch and don't count: is {field} in [epochs] right?",
-                    percent(count, counters.rows)
-                ));
-            }
+        let early = counters.before_start;
+        if 100 * early > counters.rows && 20 * early <= counters.rows {
+            notes.push(format!(
+                "{} of the rows come before the first epoch and don't count: is start in [epochs] right?",
+                percent(early, counters.rows)
+            ));
+        }
+        let late = counters.after_horizon;
+        if let Some(epochs) = self.last_epoch().filter(|_| late > 0) {
+            notes.push(format!(
+                "{} of the rows come after the last epoch and don't count: horizon = {epochs} in [epochs] holds all rows",
+                percent(late, counters.rows)
+            ));
         }
         for (histogram, survey) in histogram_surveys(self.pipeline, survey) {
             let bins = survey.bins;
@@ -137,12 +148,21 @@ impl CheckReport<'_> {
         if in_utc && survey.events.without_offset + survey.clocks.without_offset > 0 {
             notes.push("times without an offset from UTC are read as UTC: if they are local times, name their zone with timezone in [epochs]".into());
         }
+        let skipped = survey.events.skipped.max(survey.clocks.skipped);
+        if skipped > 0 {
+            notes.push(format!(
+                "{} of the rows have a local time that the time zone skips as clocks go forward, and count as if it were that much \
+                 later: is timezone in [epochs] the zone of the data?",
+                percent(skipped, counters.rows)
+            ));
+        }
         if 100 * survey.early_events > counters.rows {
             notes.push(format!(
                 "{} of the rows have an event time after their arrival: the two columns may be swapped, or one is in local time",
                 percent(survey.early_events, counters.rows)
             ));
         }
+        notes.extend(self.prospects.clone());
         if let Some(records) = self.middle_epoch().filter(|&records| records < FEW_RECORDS) {
             notes.push(format!(
                 "the middle one of the epochs with records has {records} for each key, fewer than the standard deviation of the noise of a count: lengthen \

@@ -11,7 +11,7 @@ use hushflow::time::{epoch_start, time_text};
 use serde_json::{Value, json};
 
 use super::super::output::{fit_columns, fitting_table, number, table, terminal_width};
-use super::super::{PRIVATE, thousands};
+use super::super::{PRIVATE, prospects, thousands};
 
 /// Maximum number of epochs and unlisted keys in a list.
 pub(super) const LISTED: usize = 12;
@@ -27,6 +27,8 @@ pub(super) struct CheckReport<'a> {
     release: String,
     /// The keys, if they are discovered.
     discovered: Option<DiscoveredKeys>,
+    /// A warning if every line would show noise.
+    pub(super) prospects: Option<String>,
 }
 
 impl<'a> CheckReport<'a> {
@@ -47,9 +49,7 @@ impl<'a> CheckReport<'a> {
         let least = if run.is_whole || run.stops_after.is_some() { "" } else { "at least " };
         let release = match run.stops_after {
             Some(0) => "A run would stop before it publishes or spends anything.".into(),
-            None if run.is_empty() => {
-                "A run would publish nothing and spend nothing, because there is no row.".into()
-            }
+            None if run.is_empty() => "A run would publish nothing, because there is no row.".into(),
             _ => format!(
                 "A run would publish {least}{} of {} epochs{keys}{} once, for all epochs: (ε, δ) = ({}, {}) for {}.",
                 thousands(published),
@@ -61,7 +61,8 @@ impl<'a> CheckReport<'a> {
             ),
         };
         let discovered = DiscoveredKeys::new(pipeline, publication, (&run.tally, published), LISTED)?;
-        Ok(CheckReport { pipeline, run, problems, published, release, discovered })
+        let prospects = prospects::warning(publication, &pipeline.views, run);
+        Ok(CheckReport { pipeline, run, problems, published, release, discovered, prospects })
     }
 
     /// Returns the outcomes of the rows: a name for programs, one for people, and a count.

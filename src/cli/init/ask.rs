@@ -77,7 +77,7 @@ impl Questions<'_> {
         let epoch = match (&arguments.epoch, &time) {
             (Some(epoch), _) => epoch.clone(),
             (None, Some(_)) => ask(
-                "Length of an epoch, such as 6h, 1d, week or month",
+                "Length of an epoch, such as 6h, 1d, week or month; the one in brackets comes from the span of this file",
                 &self.proposal.epoch,
                 values::length,
             )?,
@@ -90,10 +90,19 @@ impl Questions<'_> {
             default = (start, horizon);
         }
         if time.is_some() && start.is_empty() {
-            start = ask("Beginning of the first epoch", &default.0, values::time)?;
+            start = ask(
+                "Beginning of the first epoch; that in brackets comes from the first time in this file",
+                &default.0,
+                values::time,
+            )?;
         }
         if horizon.is_none() {
-            let question = "Number of epochs, for which the budget is spent";
+            let question = match time.is_some() {
+                true => {
+                    "Number of epochs, for which the budget is spent; that in brackets comes from the last time in this file"
+                }
+                false => "Number of epochs, for which the budget is spent",
+            };
             horizon = Some(ask(question, &default.1.to_string(), whole)?);
         }
         let entity = match &arguments.unit {

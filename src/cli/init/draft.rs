@@ -3,11 +3,14 @@
 
 use hushflow::format::profile::{ColumnKind, ColumnProfile, FileProfile};
 use hushflow::operators::RepeatPolicy;
-use hushflow::time::{TimeFormat, is_varying_length};
+use hushflow::time::{TimeFormat, is_varying_length, parse_time};
 
 use super::super::CliError;
 use super::propose::{ARRIVALS, COUNTED_EPOCHS, UTC, is_like, quoted};
 use super::values::{ColumnBounds, KeyBounds, Keys};
+
+/// Times before this one are doubted if they are read as a number of units since 1970.
+const RECENT: &str = "1980-01-01";
 
 /// What the pipeline file will say.
 #[derive(Clone, Debug)]
@@ -123,7 +126,12 @@ impl Draft {
         if let (Some(time), Some(format)) = (&self.time, &self.time_format) {
             notes.push(match format {
                 TimeFormat::SinceEpoch(_) => {
-                    format!("times of {time:?} are read as {} since 1970", format.name())
+                    let span = profile.span_of(time);
+                    let doubt = match span.filter(|&(_, last)| Some(last) < parse_time(RECENT)) {
+                        Some(_) => ", and lie before 1980: another unit may be right",
+                        None => "",
+                    };
+                    format!("times of {time:?} are read as {} since 1970{doubt}", format.name())
                 }
                 TimeFormat::Pattern(pattern) => {
                     format!("times of {time:?} are read by the pattern {pattern:?}")
@@ -215,9 +223,11 @@ impl Times for FileProfile {
     fn arrival(&self) -> Option<&ColumnProfile> {
         let times = || self.columns.iter().filter(|column| column.kind() == ColumnKind::Time);
         let is_ordered = |column: &ColumnProfile| 100 * column.falls <= column.times;
-        times()
-            .find(|column| is_like(&column.name, &ARRIVALS) && is_ordered(column))
-            .filter(|_| times().count() > 1)
+        let ordered = || times().filter(|column| is_ordered(column));
+        // The own name of a field says more than that of its object.
+        let own = |column: &&ColumnProfile| is_like(column.name.rsplit('.').next().unwrap_or(""), &ARRIVALS);
+        let found = ordered().find(own).or_else(|| ordered().find(|column| is_like(&column.name, &ARRIVALS)));
+        found.filter(|_| times().count() > 1)
     }
 
     fn lacks_values<'a>(&self, mut columns: impl Iterator<Item = &'a String>) -> bool {

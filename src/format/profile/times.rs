@@ -103,12 +103,24 @@ fn is_of_our_days(time: &i64) -> bool {
     (limit("1900-01-01")..limit("2100-01-01")).contains(time)
 }
 
+/// What is known of a column of numbers beside its name and range.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Numbers {
+    /// They are times.
+    Times,
+    /// They are whole, and the name is not that of an identifier.
+    Whole,
+    /// Neither.
+    Any,
+}
+
 /// Returns the format of a column of numbers that is known to hold times, or whose name suggests
-/// it: seconds since 1970 or parts of them, or the digits of a date.
-pub(super) fn of_numbers(name: &str, (least, greatest): (f64, f64), is_known: bool) -> Option<TimeFormat> {
+/// it: seconds since 1970 or parts of them, or the digits of a date. Whatever their name, whole
+/// numbers that are times of recent decades in parts of a second are times.
+pub(super) fn of_numbers(name: &str, (least, greatest): (f64, f64), numbers: Numbers) -> Option<TimeFormat> {
     let name = name.to_lowercase();
     let mut parts = name.split(|character: char| !character.is_alphanumeric());
-    let is_time = is_known
+    let is_time = numbers == Numbers::Times
         || TIME_NAMES.iter().any(|part| name.contains(part))
         || parts.any(|part| SHORT_TIME_NAMES.contains(&part));
     let is_recent = |format: &TimeFormat| {
@@ -123,7 +135,12 @@ pub(super) fn of_numbers(name: &str, (least, greatest): (f64, f64), is_known: bo
     let has_unit = |format: &TimeFormat| {
         UNIT_ENDS.iter().any(|(end, unit)| name.ends_with(end) && format.name() == *unit)
     };
-    found.filter(|format| is_time || has_unit(format))
+    let is_clock = |format: &TimeFormat| {
+        let is_late = |number, limit| format.of_number(number) >= parse_time(limit);
+        let is_of_decades = is_late(least, "1995-01-01") && !is_late(greatest, "2050-01-01");
+        numbers == Numbers::Whole && is_of_decades && least >= 1e11
+    };
+    found.filter(|format| is_time || has_unit(format) || is_clock(format))
 }
 
 #[cfg(test)]
@@ -153,7 +170,11 @@ mod tests {
     #[test]
     fn numbers_are_times_if_name_and_range_say_so() {
         let check = |name: &str, range, expected: Option<&str>| {
-            assert_eq!(of_numbers(name, range, false).as_ref().map(TimeFormat::name), expected, "{name}");
+            assert_eq!(
+                of_numbers(name, range, Numbers::Any).as_ref().map(TimeFormat::name),
+                expected,
+                "{name}"
+            );
         };
         check("timestamp", (1.6e9, 1.61e9), Some("seconds"));
         check("recorded_at", (1.6e12, 1.61e12), Some("milliseconds"));
@@ -167,8 +188,14 @@ mod tests {
         check("took_ms", (3.0, 4e5), None);
         check("bytes", (1.6e9, 1.61e9), None);
         check("time", (0.0, 86_400.0), None);
-        let known = of_numbers("rec", (1.6e12, 1.61e12), true);
+        let known = of_numbers("rec", (1.6e12, 1.61e12), Numbers::Times);
         assert_eq!(known.as_ref().map(TimeFormat::name), Some("milliseconds"));
-        assert_eq!(of_numbers("rec", (0.0, 86_400.0), true), None);
+        assert_eq!(of_numbers("rec", (0.0, 86_400.0), Numbers::Times), None);
+        let whole = |range| of_numbers("rec", range, Numbers::Whole).map(|format| format.name().to_owned());
+        assert_eq!(whole((1.6e12, 1.61e12)).as_deref(), Some("milliseconds"));
+        assert_eq!(whole((1.6e18, 1.61e18)).as_deref(), Some("nanoseconds"));
+        assert_eq!(whole((1.6e9, 1.61e9)), None);
+        assert_eq!(whole((4.0e12, 4.01e12)), None);
+        check("rec", (1.6e12, 1.61e12), None);
     }
 }

@@ -4,7 +4,7 @@ use super::ColumnRoles;
 use crate::document::{Field, Section};
 use crate::pipeline::Epochs;
 use crate::pipeline::fields::{CLOCK, LATE, WEEKDAYS};
-use crate::time::calendar::{EpochLength, LocalStart, calendar};
+use crate::time::calendar::{EpochLength, LONGEST, LocalStart, calendar};
 use crate::time::{is_varying_length, parse_time, time_zone};
 use hushflow_mechanism::epochs::{Calendar, ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
 
@@ -87,6 +87,10 @@ fn boundaries(section: &Section<'_>, horizon: Option<u64>) -> Option<Boundaries>
         _ => {}
     }
     let horizon = horizon?;
+    if let Some(field) = section.get("horizon").filter(|_| horizon > LONGEST) {
+        field.report(format!("found {horizon}, expected at most {LONGEST} epochs with a timezone"));
+        return None;
+    }
     let calendar = length.map(|&length| calendar(&name, &zone, &start.value, length, horizon))?.value;
     Some(Boundaries {
         start: calendar.runs.first()?.start,

@@ -30,6 +30,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 mod variable;
+mod windows;
 
 use super::step::check_step;
 use super::{
@@ -173,8 +174,8 @@ impl Factorization for Buffered {
         rows::max_norm_squared(self, self.within_horizon(steps))
     }
 
-    /// Takes O(b²) per step and constant memory, O(k) for a window of a Toeplitz strategy. For
-    /// matrices, and for windows of a power law, row t takes O(tb).
+    /// Takes O(b²) per step and constant memory, O(kb) for a window. For matrices, and for windows
+    /// of a strategy with a delay line, row t takes O(tb).
     fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
         rows::norms(self, workload, self.within_horizon(steps))
     }

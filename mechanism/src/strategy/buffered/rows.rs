@@ -9,7 +9,7 @@
 //! This file also computes the entries of the columns of C, and bounds of their norms.
 
 use super::steps::{BufferCoefficients, BufferStep, ROOM, RealStep};
-use super::{Buffered, Buffers, ExponentialBuffer, InverseBuffer};
+use super::{Buffered, Buffers, ExponentialBuffer, InverseBuffer, windows};
 use crate::strategy::samples;
 use crate::strategy::samples::GeometricTerm;
 use crate::strategy::{
@@ -24,13 +24,20 @@ use nalgebra::{DMatrix, DVector};
 /// The buffers and the one or two sums of a workload.
 const SIZE: usize = ROOM + 2;
 
+/// Covariances of the buffers and the sums.
+pub(super) type Covariance = [[f64; SIZE]; SIZE];
+
 pub(super) fn norms<'a>(strategy: &'a Buffered, workload: &Workload, steps: u64) -> RowNorms<'a> {
     let steps = steps.min(workload.horizon().unwrap_or(steps));
     let toeplitz = matches!(strategy.parameters.buffers, Buffers::Toeplitz(_));
-    match WorkloadSums::new(workload).filter(|_| strategy.coefficients.delays() == 0) {
+    let is_stepwise = strategy.coefficients.delays() == 0;
+    let sums = WorkloadSums::new(workload).filter(|_| is_stepwise);
+    let window = workload.window().filter(|_| is_stepwise);
+    match (sums, window) {
         _ if toeplitz && workload.toeplitz_part(0).is_some() => toeplitz_norms(strategy, workload, steps),
-        Some(sums) => covariance_norms(strategy, workload.clone(), sums, steps),
-        None => dense_norms(strategy, workload.clone(), steps),
+        (Some(sums), _) => covariance_norms(strategy, workload.clone(), sums, steps),
+        (None, Some(length)) => windows::norms(strategy, workload.clone(), length, steps),
+        (None, None) => dense_norms(strategy, workload.clone(), steps),
     }
 }
 
@@ -106,7 +113,7 @@ fn covariance_norms(strategy: &Buffered, workload: Workload, sums: WorkloadSums,
 
 /// `v ← D v + e x` with `x = (y − Σ r)/g`. With u = cov(v, x),
 /// `P ← D P Dᵀ + D u eᵀ + e (D u)ᵀ + e eᵀ var x`.
-fn advance(covariance: &mut [[f64; SIZE]; SIZE], step: &RealStep, sums: WorkloadSums) {
+pub(super) fn advance(covariance: &mut Covariance, step: &RealStep, sums: WorkloadSums) {
     let from_buffers = |row: &[f64; SIZE]| -row[..ROOM].iter().sum::<f64>() / step.gain;
     let mut overlap = covariance.each_ref().map(from_buffers);
     let variance = from_buffers(&overlap) + 1.0 / (step.gain * step.gain);
@@ -198,7 +205,7 @@ fn leap(strategy: &Buffered, before: u64, length: u64) -> (DMatrix<f64>, DMatrix
 
 /// Row by row: `b C = a` from the last entry back, `b_i = (a_i − Σ_j h_ij q_j − g_i α_i p)/g_i` and
 /// `q_j ← b_i + θ_ij q_j`. For the phase of the step, `p ← β_i p − (b_i + Σ_j v_ij q_j)`.
-fn dense_norms(strategy: &Buffered, workload: Workload, steps: u64) -> RowNorms<'_> {
+pub(super) fn dense_norms(strategy: &Buffered, workload: Workload, steps: u64) -> RowNorms<'_> {
     let all: Vec<RealStep> = (1..=steps).map(|t| strategy.coefficients.step(t).real()).collect();
     let delays = strategy.coefficients.delays();
     Box::new((1..=steps).map(move |t| {

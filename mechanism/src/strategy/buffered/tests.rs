@@ -308,6 +308,25 @@ fn row_norms_keep_their_digits_over_a_million_steps() {
     }
 }
 
+/// The noise of a window that has slid far is that of the entries of its row, computed from the last
+/// back.
+#[test]
+fn row_norms_of_windows_are_those_of_their_entries() {
+    let law = power_law(None, &TWO_POWERS);
+    for strategy in [variable(600, 4, 9, 11.0), law] {
+        for length in [1, 7, 199, 599, 900] {
+            for workload in [format!("window:{length}"), format!("window-mean:{length}")] {
+                let workload: Workload = workload.parse().unwrap();
+                let found = strategy.decoder_row_norms(&workload, 600);
+                let expected = rows::dense_norms(&strategy, workload.clone(), 600);
+                for ((found, expected), t) in found.zip(expected).zip(1..) {
+                    assert!((found / expected - 1.0).abs() < 1e-9, "{workload} {t}: {found} {expected}");
+                }
+            }
+        }
+    }
+}
+
 fn deviation(strategy: &Buffered, stream: &[i64], step: usize, change: i64) -> f64 {
     let [mut one, mut other] = [strategy.encoder(1), strategy.encoder(1)];
     let unit: Vec<f64> = (0..=step).map(|t| if t == step { 1.0 } else { 0.0 }).collect();
