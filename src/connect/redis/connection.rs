@@ -49,6 +49,7 @@ impl RedisConnection {
         let mut connection = RedisConnection { stream: stream.clone(), wire, line: Vec::new() };
         if let Login { user, password: Some(password) } = &stream.server.login {
             let password = password.read(control)?;
+            stream.server.warn_of_exposure(&connection.wire, "password", &stream.name());
             let parts = ["AUTH"].into_iter().chain(user.as_deref()).chain([password.text()]);
             connection.log_in(&parts.collect::<Vec<_>>())?;
         }
@@ -186,7 +187,48 @@ pub(super) fn write_command(bytes: &mut Vec<u8>, parts: &[&str]) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, TcpListener, UdpSocket};
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+    use crate::connect::wire::BrokerServer;
+    use crate::security::{SecretFields, SecretReference};
+
+    /// An address of this machine that is not a loopback one. No packet is sent.
+    fn network_address() -> Option<IpAddr> {
+        let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+        socket.connect("192.0.2.1:9").ok()?;
+        socket.local_addr().ok().map(|address| address.ip())
+    }
+
+    #[test]
+    fn a_password_that_leaves_the_machine_unencrypted_is_warned_of_once() {
+        let warnings = |host: IpAddr| {
+            let listener = TcpListener::bind((host, 0)).unwrap();
+            let address = listener.local_addr().unwrap();
+            let fields = SecretFields { variable: "password_env", file: "password_file" };
+            let password = Some(SecretReference::variable("PATH", fields));
+            let login = Login { user: None, password };
+            let server = BrokerServer { address: address.to_string(), login, ..BrokerServer::default() };
+            let stream = RedisStream { server, database: None, stream: "s".into() };
+            let notices = Arc::new(Mutex::new(Vec::new()));
+            let heard = Arc::clone(&notices);
+            let control = Control::new().on_notice(move |text| heard.lock().unwrap().push(text.to_owned()));
+            for _ in 0..2 {
+                let server = listener.try_clone().unwrap();
+                let server = std::thread::spawn(move || drop(server.accept()));
+                assert!(RedisConnection::open(&stream, &control).is_err(), "the server ends the connection");
+                server.join().unwrap();
+            }
+            std::mem::take(&mut *notices.lock().unwrap())
+        };
+        assert!(warnings(IpAddr::from([127, 0, 0, 1])).is_empty());
+        if let Some(host) = network_address() {
+            let found = warnings(host);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].contains("the password goes over the network unencrypted"), "{found:?}");
+        }
+    }
 
     #[test]
     fn answers_to_a_login_are_not_repeated() {
