@@ -146,7 +146,8 @@ impl HttpServer {
         let tls = tls.as_ref().map(TlsAcceptor::new).transpose();
         let tls =
             tls.map_err(|source| HttpError::Security { address: address.clone(), source: source.into() })?;
-        let listener = TcpListener::bind(address.as_str()).and_then(|listener| Ok((listener.local_addr()?, listener)));
+        let listener =
+            TcpListener::bind(address.as_str()).and_then(|listener| Ok((listener.local_addr()?, listener)));
         let (found, listener) =
             listener.map_err(|source| HttpError::Listen { address: address.clone(), source })?;
         let hosts = [address].into_iter().chain(names).map(|name| host_of(name).to_ascii_lowercase());

@@ -97,7 +97,8 @@ fn check(request: &httparse::Request<'_, '_>, hosts: &[String]) -> Result<HttpRe
     if !is_ours(named, hosts) {
         return Err((
             HttpStatus::MisdirectedRequest,
-            "the Host is not this server: use its address or localhost, or start it with --served-as NAME".into(),
+            "the Host is not this server: use its address or localhost, or start it with --served-as NAME"
+                .into(),
         ));
     }
     let (path, query) =
@@ -152,7 +153,9 @@ mod tests {
     use super::*;
 
     fn status_of(request: &str) -> Result<HttpRequest, HttpStatus> {
-        parse(request.as_bytes(), &["127.0.0.9".into(), "stats.example".into()]).expect("a whole request").map_err(|(status, _)| status)
+        parse(request.as_bytes(), &["127.0.0.9".into(), "stats.example".into()])
+            .expect("a whole request")
+            .map_err(|(status, _)| status)
     }
 
     #[test]

@@ -117,7 +117,8 @@ mod tests {
         let path = |name: &str| directory.path().join(name);
         let key = KeyPair::generate().unwrap();
         let mut parameters = CertificateParams::new(vec!["localhost".into()]).unwrap();
-        (parameters.not_before, parameters.not_after) = (date_time_ymd(2030, 1, 1), date_time_ymd(2031, 1, 1));
+        (parameters.not_before, parameters.not_after) =
+            (date_time_ymd(2030, 1, 1), date_time_ymd(2031, 1, 1));
         std::fs::write(path("c.pem"), parameters.self_signed(&key).unwrap().pem()).unwrap();
         std::fs::write(path("c.key"), key.serialize_pem()).unwrap();
         let heard = Arc::new(Mutex::new(Vec::new()));

@@ -105,7 +105,9 @@ fn validity(chain: &[CertificateDer<'static>]) -> Option<(UnixTime, UnixTime)> {
         verifier.verify_server_cert(certificate, others, &name, &[], time).err()
     };
     let begin = match judge(0) {
-        Some(TlsError::InvalidCertificate(CertificateError::NotValidYetContext { not_before, .. })) => not_before,
+        Some(TlsError::InvalidCertificate(CertificateError::NotValidYetContext { not_before, .. })) => {
+            not_before
+        }
         _ => UnixTime::since_unix_epoch(Duration::ZERO),
     };
     match judge(FAR_FUTURE) {

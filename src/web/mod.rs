@@ -104,7 +104,6 @@ pub struct Page {
     progress: Arc<PageProgress>,
 }
 
-
 impl Page {
     /// Serves `contents` for the life of the process.
     ///

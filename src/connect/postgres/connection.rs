@@ -191,7 +191,9 @@ impl DatabaseConnection {
     fn hint(&self, code: &str, message: &str) -> &'static str {
         match &self.tls {
             _ if code != INVALID_AUTHORIZATION => "",
-            None if message.contains("pg_hba.conf") => ": if it admits encrypted connections alone, add tls = true",
+            None if message.contains("pg_hba.conf") => {
+                ": if it admits encrypted connections alone, add tls = true"
+            }
             Some(TlsClient { identity: None, .. }) => {
                 ": if it requires a client certificate, set tls_certificate and tls_key"
             }

@@ -118,8 +118,8 @@ impl PostgresServer {
         Some(folder)
     }
 
-    /// Trusts the clients' root in this file, and admits `reader` by these rules of access alone.
-    pub(crate) fn require_certificates(&self, roots: &Path, rule: &str) {
+    /// Trusts the clients' root in this file, and admits `reader` by this rule of access alone.
+    pub(crate) fn require_certificates(&mut self, roots: &Path, rule: &str) {
         let path = self.data().join("clients.pem");
         fs::copy(roots, &path).expect("a file");
         if rustix::process::geteuid().is_root() {
@@ -128,7 +128,8 @@ impl PostgresServer {
         let rules = format!("{rule}\nhost all postgres 127.0.0.1/32 trust\n");
         fs::write(self.data().join("pg_hba.conf"), rules).expect("rules of access");
         self.sql_in("postgres", "ALTER SYSTEM SET ssl_ca_file = 'clients.pem'");
-        self.sql_in("postgres", "SELECT pg_reload_conf()");
+        self.kill();
+        self.start();
     }
 
     pub(crate) fn start(&mut self) {

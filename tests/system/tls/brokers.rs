@@ -143,7 +143,11 @@ fn wrong_certificates_and_passwords_of_redis_are_reported() {
     let no_certificate = without("tls_certificate").replace("tls_key = 'client.key'\n", "");
     case.fails(&path, &no_certificate, &["it requires a client certificate: set tls_certificate"]);
     case.fails(&path, &with("'client.key'", "'server.key'"), &["tls_certificate and tls_key don't fit"]);
-    case.fails(&path, &with("'client.", "'strange."), &["it refuses our certificate: it does not trust the root"]);
+    case.fails(
+        &path,
+        &with("'client.", "'strange."),
+        &["it refuses our certificate: it does not trust the root"],
+    );
     case.fails(&path, &with("'client.", "'outdated."), &["it refuses our certificate: it has expired"]);
     case.fails(&path, &with("password_file = 'password'", "password_file = 'ca.pem'"), &["is unusable"]);
     case.fails(&path, &with("'password'", "'hidden-gone'"), &["password_file", "No such file"]);
