@@ -276,7 +276,7 @@ fn refusal(alert: AlertDescription) -> &'static str {
         }
         AlertDescription::AccessDenied => "it is valid, but its name is not admitted there",
         _ => {
-            "it is not valid there: check its name, its root, and that it may be used for this end of a connection"
+            "it is not valid there: check its dates, its name, its root, and that it may be used for this end of a connection"
         }
     }
 }

@@ -153,7 +153,7 @@ function trend(lines, { width, height, from, to, range, cursor }) {
 }
 
 /// Characters of a name for which a card has room.
-const CARD = 34;
+const CARD = 26;
 
 /// A card: a link with a name, a number, a small chart and a note.
 function card({ href, name, label = name, line, frame, note, isChosen }) {

@@ -3,7 +3,7 @@
 let focused = [0, 1];
 
 /// Characters for which headers of the matrix have room, on a phone too.
-const HEADER = 14;
+const HEADER = 12;
 
 function drawMatrix(state, of) {
   const line = detail.newest?.find((found) => found.key === state.key);

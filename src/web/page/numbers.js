@@ -66,7 +66,9 @@ const when = (epoch) => (about.start === null ? "" : `, from ${shortStart(epoch)
 function axisLabel(epoch, epochs) {
   if (about.start === null) return String(epoch);
   const days = (epochs * about.length) / 86_400_000_000;
-  return days > 3 ? localTime(epoch).slice(0, 10) : localTime(epoch).slice(11, days > 0.02 ? 16 : 19);
+  const time = localTime(epoch);
+  if (days > 3) return time.slice(0, 10);
+  return days > 1 ? time.slice(5, 16).replace("T", " ") : time.slice(11, days > 0.02 ? 16 : 19);
 }
 
 /// A workload in words.
