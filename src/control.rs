@@ -214,19 +214,33 @@ pub(crate) fn is_ready(descriptor: BorrowedFd<'_>, flags: PollFlags) -> io::Resu
 #[derive(Default)]
 pub(crate) struct Backoff {
     failures: u32,
+    /// Problems that were reported since the last success.
+    reported: Vec<String>,
 }
+
+/// Different problems that are reported between two successes.
+const PROBLEMS: usize = 8;
 
 impl Backoff {
     /// Records a successful attempt.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
+        self.reported.clear();
     }
 
-    /// Records a failed attempt; returns whether it is the first since the last success, and so
-    /// worth a notice.
-    pub(crate) fn failed(&mut self) -> bool {
-        self.failures += 1;
-        self.failures == 1
+    /// Records a failed attempt.
+    pub(crate) fn failed(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// Returns whether a problem is worth a notice: it has not been reported since the last
+    /// success. A server that comes back may have another problem than its absence.
+    pub(crate) fn is_news(&mut self, problem: &str) -> bool {
+        let is_news = self.reported.len() < PROBLEMS && !self.reported.iter().any(|known| known == problem);
+        if is_news {
+            self.reported.push(problem.into());
+        }
+        is_news
     }
 
     pub(crate) fn pause(&self) -> Duration {
@@ -270,11 +284,23 @@ mod tests {
     #[test]
     fn pauses_double_up_to_a_limit() {
         let mut backoff = Backoff::default();
-        assert!(backoff.failed() && !backoff.failed());
+        (0..2).for_each(|_| backoff.failed());
         assert_eq!(backoff.pause(), Duration::from_millis(200));
-        assert!((0..100).all(|_| !backoff.failed()));
+        (0..100).for_each(|_| backoff.failed());
         assert_eq!(backoff.pause(), LONGEST_PAUSE);
         backoff.reset();
-        assert!(backoff.failed());
+        backoff.failed();
+        assert_eq!(backoff.pause(), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn each_problem_is_news_once_until_a_success() {
+        let mut backoff = Backoff::default();
+        let mut told = |problem: &str| backoff.is_news(problem);
+        assert!(told("away") && !told("away") && told("no certificate") && !told("away"));
+        let more = (0..100).filter(|number| told(&number.to_string())).count();
+        assert_eq!(more, PROBLEMS - 2);
+        backoff.reset();
+        assert!(backoff.is_news("away"));
     }
 }

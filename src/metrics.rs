@@ -24,10 +24,9 @@ use hushflow_mechanism::epochs::Schedule;
 
 use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
 use crate::readiness::{Readiness, default_deadline};
-use crate::security::TlsServer;
 use crate::source::RowCounters;
 
-pub use crate::http::HttpError;
+pub use crate::http::{HttpEndpoint, HttpError};
 
 /// Upper limits of the commit time's histogram buckets, in seconds.
 const COMMIT_CLASSES: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
@@ -58,6 +57,8 @@ impl std::fmt::Debug for Metrics {
 
 /// Values known once a run has found its starting epoch.
 struct MeasuredRun {
+    /// Name of the pipeline.
+    name: String,
     generation: u64,
     committed: u64,
     schedule: Schedule,
@@ -72,12 +73,13 @@ enum Audience {
 }
 
 impl Metrics {
-    /// Records that a run begins after the epoch `committed`.
-    pub(crate) fn begin(&self, generation: u64, committed: u64, schedule: &Schedule) {
+    /// Records that a run of the pipeline `name` begins after the epoch `committed`.
+    pub(crate) fn begin(&self, name: &str, generation: u64, committed: u64, schedule: &Schedule) {
         // The reader may have closed more by now.
         self.closed.fetch_max(committed, Relaxed);
         self.committed.store(committed, Relaxed);
-        let _ = self.start.set(MeasuredRun { generation, committed, schedule: schedule.clone() });
+        let run = MeasuredRun { name: name.into(), generation, committed, schedule: schedule.clone() };
+        let _ = self.start.set(run);
         self.readiness.begin(default_deadline(schedule));
     }
 
@@ -158,6 +160,9 @@ impl Metrics {
             self.rows_closed.load(Relaxed),
         );
         let Some(start) = self.start.get() else { return };
+        let about = "1: the name of the pipeline, by which a run is known wherever it runs.";
+        let info = [(format!("{{name=\"{}\"}}", escaped(&start.name)), 1)];
+        page.family(Audience::Public, "run_info", "gauge", about, info);
         page.one("generation", "gauge", "The number of this run in its state directory.", start.generation);
         let about = "Epochs that this run has made durable and published.";
         page.one("epochs_committed_total", "counter", about, committed - start.committed);
@@ -201,19 +206,17 @@ impl Metrics {
         }
     }
 
-    /// Serves the metrics at `address`, `HOST:PORT`, from now on, and beside them the probes
-    /// `/healthz` and `/readyz`. Returns their URL. Private metrics are included only on a loopback
-    /// address, unless `expose_private`.
+    /// Serves the metrics from now on, and beside them the probes `/healthz` and `/readyz`. Returns
+    /// their URL. Private metrics are included only on a loopback address, unless `expose_private`.
     ///
     /// # Errors
     /// [`HttpError`] if it can't listen at the address, or can't use the certificate.
     pub fn serve(
         self: &Arc<Self>,
-        address: &str,
-        tls: Option<&TlsServer>,
+        endpoint: &HttpEndpoint,
         expose_private: bool,
     ) -> Result<String, HttpError> {
-        let server = HttpServer::bind(address, tls)?;
+        let server = HttpServer::bind(endpoint)?;
         let url = server.url() + "/metrics";
         let address = server.address();
         let with_private = expose_private || address.ip().is_loopback();
@@ -231,6 +234,11 @@ impl Metrics {
         server.serve(answer)?;
         Ok(url)
     }
+}
+
+/// Escapes the value of a label.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// Returns, by reason, the counts of rows that are not counted in their own epoch.

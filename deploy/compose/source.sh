@@ -1,8 +1,8 @@
 #!/bin/sh
 # Invented orders for the demonstration: source.sh DIRECTORY [ROUNDS]
 #
-# Writes the pipeline file, which begins now, and appends twenty orders a second to a new file.
-# Runs in busybox and with the tools of any system.
+# Writes the pipeline file, which begins with the first start, and appends twenty orders a second to
+# a new file. Runs in busybox and with the tools of any system.
 set -eu
 directory=$1
 rounds=${2:--1}
@@ -14,13 +14,15 @@ ago() {
 }
 
 mkdir -p "$directory/orders"
-# Epoch 1 begins with the first start. Later starts continue the same publication.
-if [ ! -s "$pipeline" ]; then
-  sed "s/\"@START@\"/\"$(ago 5)\"/" "$(dirname "$0")/orders.toml" > "$pipeline.new"
-  # Sinks of a variant of the demonstration.
-  [ -z "${SINKS:-}" ] || cat "$(dirname "$0")/$SINKS.toml" >> "$pipeline.new"
-  mv "$pipeline.new" "$pipeline"
+# Epoch 1 begins with the first start. Later starts continue the same publication, with the sinks of
+# their variant of the demonstration.
+start=$(ago 5)
+if [ -s "$pipeline" ]; then
+  start=$(sed -n 's/^start = "\(.*\)"$/\1/p' "$pipeline")
 fi
+sed "s/@START@/$start/" "$(dirname "$0")/orders.toml" > "$pipeline.new"
+[ -z "${SINKS:-}" ] || cat "$(dirname "$0")/$SINKS.toml" >> "$pipeline.new"
+mv "$pipeline.new" "$pipeline"
 
 file=$directory/orders/$(date -u +%Y%m%dT%H%M%SZ).csv
 echo "ordered_at,received_at,shop,amount,items" > "$file"

@@ -1,7 +1,7 @@
 //! Fuzzes bytes from the network: servers of brokers, peers in a cluster, and HTTP clients.
 
 use hushflow::control::Control;
-use hushflow::metrics::Metrics;
+use hushflow::metrics::{HttpEndpoint, Metrics};
 use hushflow::pipeline::Pipeline;
 use hushflow::runtime::link::{
     CallerHandshake, EncryptedLink, GREETING, Greeting, HandshakeAnswer, LinkSession, SHORT_FRAME, answer,
@@ -152,7 +152,7 @@ fn frames(sent: &[u8]) {
 pub(crate) fn http(input: &[u8]) {
     static SERVER: OnceLock<SocketAddr> = OnceLock::new();
     let address = *SERVER.get_or_init(|| {
-        let url = Arc::new(Metrics::default()).serve("127.0.0.1:0", None, false).expect("a free port");
+        let url = Arc::new(Metrics::default()).serve(&HttpEndpoint::at("127.0.0.1:0"), false).expect("a free port");
         url["http://".len()..].trim_end_matches("/metrics").parse().expect("an address")
     });
     let [cut, sent @ ..] = input else { return };

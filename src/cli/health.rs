@@ -9,7 +9,7 @@ use clap::Args;
 use hushflow::probe::ask;
 use hushflow::security::TlsClient;
 
-use super::tls::with_flags;
+use super::http::with_flags;
 use super::{CliError, run};
 
 /// Arguments of `hushflow health`.

@@ -11,6 +11,7 @@ pub(crate) mod covariance;
 mod crash;
 pub(crate) mod health;
 mod help;
+mod http;
 pub(crate) mod init;
 pub(crate) mod key;
 pub(crate) mod ledger;
@@ -27,7 +28,6 @@ pub(crate) mod serve;
 mod shell;
 pub(crate) mod tail;
 mod telemetry;
-mod tls;
 pub(crate) mod train;
 pub(crate) mod verify;
 
@@ -327,7 +327,7 @@ impl From<RunError> for CliError {
 impl From<HttpError> for CliError {
     /// Pages and metrics are secured by flags, and not by fields of a pipeline file.
     fn from(error: HttpError) -> Self {
-        CliError::failed(tls::with_flags(&error.to_string()))
+        CliError::failed(http::with_flags(&error.to_string()))
     }
 }
 

@@ -23,11 +23,11 @@ use signal_hook::flag::{register, register_conditional_default};
 
 use super::budget::large_delta;
 use super::crash::end_process;
+use super::http::HttpArguments;
 use super::ledger::print_uncounted_note;
 use super::log::LogArguments;
 use super::output::{print_message, warn};
 use super::plan::refusal;
-use super::tls::TlsArguments;
 use super::{CliError, ReleaseFormatArguments, thousands};
 
 /// How long a stopped run waits for the reader of its output.
@@ -111,7 +111,7 @@ pub(crate) struct RunArguments {
     #[arg(long, requires = "metrics", value_name = "DURATION", value_parser = timeout)]
     ready_within: Option<Duration>,
     #[command(flatten)]
-    tls: TlsArguments,
+    http: HttpArguments,
 }
 
 impl RunArguments {
@@ -152,9 +152,8 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     if let Some(within) = arguments.ready_within {
         options.metrics.set_ready_within(within);
     }
-    let tls = arguments.tls.server(arguments.metrics.is_some(), "--metrics")?;
-    if let Some(address) = &arguments.metrics {
-        let url = options.metrics.serve(address, tls.as_ref(), arguments.metrics_private)?;
+    if let Some(endpoint) = arguments.http.endpoint(arguments.metrics.as_deref(), "--metrics")? {
+        let url = options.metrics.serve(&endpoint, arguments.metrics_private)?;
         let _ = writeln!(stderr(), "{url} serves the metrics of this run");
     }
     let wrong = |error| CliError::from(error).in_pipeline(&arguments.pipeline);

@@ -14,14 +14,13 @@ use hushflow::follow::{StopFlag, Subject, open_log, read_names};
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Pipeline, PublicParameters, Sink};
 use hushflow::publication::Publication;
-use hushflow::security::TlsServer;
 use hushflow::sink::{SinkInput, SinkThread, TakenAddress};
 use hushflow::state::{PublicReader, StateError};
-use hushflow::web::{Page, PageContents, WindowPageContents};
+use hushflow::web::{HttpEndpoint, Page, PageContents, WindowPageContents};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
-use super::tls::TlsArguments;
+use super::http::HttpArguments;
 use super::{CliError, ledger, output, run};
 
 /// Default address of the page.
@@ -57,7 +56,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "DURATION", value_parser = run::timeout)]
     ready_within: Option<Duration>,
     #[command(flatten)]
-    tls: TlsArguments,
+    http: HttpArguments,
 }
 
 /// The log to serve, its views and its sinks.
@@ -122,19 +121,19 @@ pub(crate) fn execute(arguments: &ServeArguments) -> Result<(), CliError> {
     let mut reader = await_log(&service.directory)?;
     let subject = service.subject(&reader, &arguments.source)?;
     let page = arguments.web.as_deref().or(service.sinks.is_empty().then_some(PAGE));
-    let tls = arguments.tls.server(page.is_some(), "--web")?;
+    let endpoint = arguments.http.endpoint(page, "--web")?;
     let control = control()?;
     let stop = StopFlag::from(control.stop_flag());
     let input = SinkInput { directory: service.directory.clone(), subject: Arc::new(subject) };
     let start = |sink| run::start_sink(sink, &input, &control, TakenAddress::Refuse);
     let sinks = service.sinks.iter().map(start).collect::<Result<Vec<_>, _>>()?;
-    let served = match page {
+    let served = match &endpoint {
         None => await_horizon(&mut reader, input.subject.horizon(), &stop).map_err(CliError::from),
-        Some(address) => {
+        Some(endpoint) => {
             page_contents(input.directory.clone(), &input.subject, &[], &[]).and_then(|contents| {
                 let mut contents = contents;
                 contents.ready_within(arguments.ready_within);
-                serve_page(address, contents, tls.as_ref(), reader, &stop)
+                serve_page(endpoint, contents, reader, &stop)
             })
         }
     };
@@ -174,26 +173,25 @@ impl ServedContents {
 /// # Errors
 /// Fails if the address can't be bound or the log can't be read.
 pub(super) fn serve_page(
-    address: &str,
+    endpoint: &HttpEndpoint,
     contents: ServedContents,
-    tls: Option<&TlsServer>,
     mut reader: PublicReader,
     stop: &StopFlag,
 ) -> Result<(), CliError> {
     let page = match contents {
-        ServedContents::Moments(contents) => Page::serve(*contents, address, tls)?,
-        ServedContents::Windows(contents) => Page::serve_windows(*contents, address, tls)?,
+        ServedContents::Moments(contents) => Page::serve(*contents, endpoint)?,
+        ServedContents::Windows(contents) => Page::serve_windows(*contents, endpoint)?,
     };
-    let mut read_on = |timeout| {
+    let read_on = |reader: &mut PublicReader, timeout| {
         while let Poll::Ready(Some(release)) = stop.wait(timeout, || reader.next_frame())? {
             page.set_published(release.epoch);
         }
         Ok::<_, StateError>(())
     };
-    read_on(Duration::ZERO)?;
-    page.set_caught_up();
+    read_on(&mut reader, Duration::ZERO)?;
+    page.set_caught_up(reader.written_at());
     let _ = writeln!(stderr(), "{}/ serves the log until this command is stopped", page.url());
-    Ok(read_on(Duration::MAX)?)
+    Ok(read_on(&mut reader, Duration::MAX)?)
 }
 
 /// Returns the page of a log, which opens with the first of `keys`, or with the total, or with all

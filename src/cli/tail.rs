@@ -23,8 +23,8 @@ use hushflow::publication::Publication;
 use hushflow::sink::StandardOutput;
 use hushflow::state::{PublicReader, StateError};
 
+use super::http::HttpArguments;
 use super::output::{print_message, warn};
-use super::tls::TlsArguments;
 use super::{CliError, ReleaseFormatArguments, number_in, plan, serve};
 use output::{LiveTable, Output};
 
@@ -132,7 +132,7 @@ pub(crate) struct TailArguments {
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["follow", "since", "format", "json"])]
     web: Option<String>,
     #[command(flatten)]
-    tls: TlsArguments,
+    http: HttpArguments,
 }
 
 /// What a view shows: `--view NAME` with the numbers of the estimator, or the flag that gives all
@@ -231,12 +231,12 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     if !subject.publication.is_private() {
         warn("not private: the noise of these releases was drawn from a seed");
     }
-    let tls = arguments.tls.server(arguments.web.is_some(), "--web")?;
+    let endpoint = arguments.http.endpoint(arguments.web.as_deref(), "--web")?;
     let stop = StopFlag::default();
-    if let Some(address) = &arguments.web {
+    if let Some(endpoint) = &endpoint {
         let contents =
             serve::page_contents(arguments.directory.clone(), &subject, &arguments.workload, &keys)?;
-        return serve::serve_page(address, contents, tls.as_ref(), reader, &stop);
+        return serve::serve_page(endpoint, contents, reader, &stop);
     }
     let mut out = BufWriter::new(StandardOutput);
     let format = arguments.format.format()?;

@@ -191,7 +191,8 @@ impl<S: ServerStream> StreamRows<S> {
         if !self.has_connected {
             self.control.note_attempt(&self.stream.name(), Some(&format!("can't be reached: {error}")));
         }
-        if self.backoff.failed() && !self.control.is_stopped() {
+        self.backoff.failed();
+        if !self.control.is_stopped() && self.backoff.is_news(&error.to_string()) {
             self.control.notice(&format!("{}: {error}; trying again", self.stream.name()));
         }
         if self.control.gives_up(self.waits_since) {

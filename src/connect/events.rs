@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::security::{TLS_FIELDS, TLS_LISTENING_FIELDS, tls_server};
 use super::wire::has_port;
-use super::{HttpEndpoint, SinkConfig, SinkTarget, System, SystemSection, report_sink};
+use super::{SinkConfig, SinkTarget, System, SystemSection, report_sink};
 use crate::control::Control;
+use crate::http::HttpEndpoint;
 
 pub(super) const SYSTEM: System = System {
     schemes: SCHEMES,
@@ -23,7 +24,7 @@ fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
         report_sink(settings.path);
         return None;
     }
-    Some(Arc::new(HttpEndpoint { address: settings.rest.into(), tls }))
+    Some(Arc::new(HttpEndpoint::at(settings.rest).with_tls(tls)))
 }
 
 impl SinkConfig for HttpEndpoint {

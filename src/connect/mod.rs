@@ -68,7 +68,7 @@ pub(crate) use origin::{
     Partitions, ReadExtent, ReadPart, SourceConfig,
 };
 use security::{SecurityOffer, quotable, refuse_secret};
-pub(crate) use writer::{EpochStamp, HttpEndpoint, Outlet, OutletContent, SinkConfig, SinkTarget};
+pub(crate) use writer::{EpochStamp, Outlet, OutletContent, SinkConfig, SinkTarget};
 
 static SYSTEMS: &[System] = &[
     files::SYSTEM,

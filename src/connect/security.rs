@@ -227,7 +227,8 @@ pub(super) fn tls_server(settings: &SystemSection<'_, '_>) -> Option<TlsServer> 
     if !section.has("tls_certificate") && !section.has("tls_key") {
         section.refuse("tls", "a listening end needs a certificate: add tls_certificate and tls_key");
     }
-    Some(TlsServer { identity: identity?, client_roots })
+    let TlsIdentity { certificate, key } = identity?;
+    Some(TlsServer::new(certificate, key, client_roots))
 }
 
 /// Reads `tls`. Refuses `others` without it.

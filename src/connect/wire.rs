@@ -2,6 +2,7 @@
 //! run or [`SILENCE`]. Paths name servers as `host[:port]`.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use zeroize::Zeroizing;
@@ -10,7 +11,7 @@ use super::SystemSection;
 use super::security::{Login, tls_client};
 use crate::control::{Control, POLL_INTERVAL};
 use crate::document::Section;
-use crate::security::{Link, TlsClient};
+use crate::security::{Link, TlsClient, WarnedOnce};
 use crate::tcp::{connect, keep_alive};
 
 /// Usual maximum silence of a server that should answer; after that it counts as lost.
@@ -114,6 +115,12 @@ impl ServerConnection {
 
     fn is_plain(&self) -> bool {
         matches!(self.link, Link::Plain(_))
+    }
+
+    /// Whether what is sent goes unencrypted to an address that is not a loopback one.
+    fn is_exposed(&self) -> bool {
+        let is_loopback = |peer: SocketAddr| peer.ip().to_canonical().is_loopback();
+        self.is_plain() && !self.link.socket().peer_addr().is_ok_and(is_loopback)
     }
 
     /// Explains the end of a plain connection on which the server has said nothing: one that
@@ -230,6 +237,7 @@ pub(super) struct BrokerServer {
     pub(super) address: String,
     pub(super) tls: Option<TlsClient>,
     pub(super) login: Login,
+    pub(super) is_warned: WarnedOnce,
 }
 
 impl BrokerServer {
@@ -238,7 +246,7 @@ impl BrokerServer {
     pub(super) fn read<'a>(settings: &SystemSection<'_, 'a>, port: u16) -> Option<(Self, &'a str)> {
         let (tls, login) = (tls_client(settings), Login::with_password(settings));
         let (address, behind) = address_of(settings.rest, port)?;
-        Some((BrokerServer { address, tls, login }, behind))
+        Some((BrokerServer { address, tls, login, is_warned: WarnedOnce::default() }, behind))
     }
 
     /// Connects, and encrypts the connection if it is to be.
@@ -249,6 +257,17 @@ impl BrokerServer {
     /// Connects, without TLS yet: the server speaks first.
     pub(super) fn connect_plainly(&self, control: &Control) -> io::Result<ServerConnection> {
         ServerConnection::connect(&self.address, control)
+    }
+
+    /// Warns once, before a `secret` is sent, that others can read it on the way. `name` is that of
+    /// the stream.
+    pub(super) fn warn_of_exposure(&self, connection: &ServerConnection, secret: &str, name: &str) {
+        if connection.is_exposed() && self.is_warned.is_first() {
+            connection.control.notice(&format!(
+                "{name}: the {secret} goes over the network unencrypted, so others on the way can read it: enable TLS at the server, \
+                 and add tls = true"
+            ));
+        }
     }
 
     /// Encrypts the connection from now on, if it is to be.

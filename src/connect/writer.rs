@@ -10,7 +10,7 @@ pub(super) use super::wire::EntryId;
 use super::{DynamicEq, RequestError};
 use crate::control::Control;
 use crate::estimates::EstimateRecord;
-use crate::security::TlsServer;
+use crate::http::HttpEndpoint;
 
 /// A sink as named in a pipeline. No other writer may use its destination.
 pub(crate) trait SinkConfig: DynamicEq + fmt::Debug + Send + Sync {
@@ -34,14 +34,6 @@ pub(crate) enum SinkTarget {
     Records(Box<dyn Outlet<[EstimateRecord]>>),
     /// Events are served at this address to anyone who connects.
     Events(HttpEndpoint),
-}
-
-/// Where HTTP is served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HttpEndpoint {
-    /// `host:port`.
-    pub(crate) address: String,
-    pub(crate) tls: Option<TlsServer>,
 }
 
 /// A destination of epochs, as lines or as records.

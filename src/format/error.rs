@@ -69,8 +69,8 @@ pub enum FormatError {
     },
     /// Packed data are damaged or cut.
     #[error(
-        "{}: the {packing} data can't be unpacked any further at byte {offset}, after {unpacked} unpacked bytes: {problem}; \
-         get the file again", path.display()
+        "{}: the {packing} data can't be unpacked any further at byte {offset}, after {unpacked} unpacked bytes: {problem}",
+        path.display()
     )]
     Packed {
         /// The file.
@@ -81,7 +81,7 @@ pub enum FormatError {
         offset: u64,
         /// Bytes that were unpacked.
         unpacked: u64,
-        /// The problem.
+        /// The problem, and what to do.
         problem: String,
     },
     /// The data have a form of compression that is not supported.

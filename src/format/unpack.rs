@@ -20,6 +20,9 @@ use super::{BYTE_ORDER_MARK, ByteStream, FormatError, RetryingReader, io_error};
 /// Largest window of a zstd frame: what `zstd` itself unpacks without `--long`.
 const ZSTD_WINDOW: u64 = 128 << 20;
 
+/// What to do with a damaged file.
+const ANEW: &str = "get the file again";
+
 /// Compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
@@ -188,9 +191,10 @@ impl UnpackedStream {
             packing: self.packing.name(),
             offset: self.used(),
             unpacked: self.unpacked,
-            problem: match is_cut(error) {
-                true => "it ends too early, so it is cut or still being written".into(),
-                false => error.to_string(),
+            problem: match error.kind() {
+                _ if is_cut(error) => format!("it ends too early, so it is cut or still being written; {ANEW}"),
+                ErrorKind::Unsupported => error.to_string(),
+                _ => format!("{error}; {ANEW}"),
             },
         }
     }
@@ -214,9 +218,24 @@ impl Read for UnpackedStream {
     }
 }
 
+/// Explains an error of the decoder. Its own words are names in its code.
+fn in_our_words(error: FrameDecoderError) -> io::Error {
+    let unsupported = |words: String| io::Error::new(ErrorKind::Unsupported, words);
+    match error {
+        FrameDecoderError::WindowSizeTooBig { requested, max } => unsupported(format!(
+            "a frame needs a window of {requested} bytes, more than {max}: pack it again without --long or --ultra"
+        )),
+        FrameDecoderError::DictNotProvided { .. } => {
+            unsupported("it was packed with a dictionary: pack it again without one".into())
+        }
+        error if is_cut(&error) => io::Error::other(error),
+        _ => io::Error::other("a frame is damaged, or was packed with a dictionary"),
+    }
+}
+
 /// Whether the input has ended within packed data.
-fn is_cut(error: &io::Error) -> bool {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+fn is_cut(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
     while let Some(error) = cause {
         match error.downcast_ref::<io::Error>() {
             Some(error) if error.kind() == ErrorKind::UnexpectedEof => return true,
@@ -380,12 +399,7 @@ impl ZstdFrames {
                         return Err(ErrorKind::UnexpectedEof.into());
                     }
                 }
-                Err(FrameDecoderError::WindowSizeTooBig { requested, max }) => {
-                    return Err(io::Error::other(format!(
-                        "a frame needs a window of {requested} bytes, more than {max}: pack it again without --long or --ultra"
-                    )));
-                }
-                Err(error) => return Err(io::Error::other(error)),
+                Err(error) => return Err(in_our_words(error)),
             }
         }
     }
@@ -397,7 +411,7 @@ impl Read for ZstdFrames {
             while self.is_open && self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
                 let decoded =
                     self.decoder.decode_blocks(&mut self.input, BlockDecodingStrategy::UptoBlocks(1));
-                decoded.map_err(io::Error::other)?;
+                decoded.map_err(in_our_words)?;
             }
             if self.is_open && self.decoder.can_collect() > 0 {
                 return self.decoder.read(buffer);

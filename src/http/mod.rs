@@ -81,6 +81,36 @@ pub enum HttpError {
     },
 }
 
+/// Where HTTP is served, and as whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HttpEndpoint {
+    /// `HOST:PORT`.
+    pub(crate) address: String,
+    pub(crate) tls: Option<TlsServer>,
+    /// Names for which requests are answered, besides addresses, `localhost` and the host of
+    /// `address`.
+    pub(crate) names: Vec<String>,
+}
+
+impl HttpEndpoint {
+    /// Serves at `address`, `HOST:PORT`, unencrypted.
+    pub fn at(address: impl Into<String>) -> Self {
+        HttpEndpoint { address: address.into(), ..Self::default() }
+    }
+
+    /// Encrypts connections, if there are settings for it.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<TlsServer>) -> Self {
+        HttpEndpoint { tls, ..self }
+    }
+
+    /// Answers requests for these names too, as a proxy passes them on.
+    #[must_use]
+    pub fn named(self, names: Vec<String>) -> Self {
+        HttpEndpoint { names, ..self }
+    }
+}
+
 pub(crate) struct HttpServer {
     listener: TcpListener,
     address: SocketAddr,
@@ -89,8 +119,8 @@ pub(crate) struct HttpServer {
 
 /// State shared by all connections of a server.
 struct Site {
-    /// The host of the requested address, without the port.
-    host: String,
+    /// The host of the requested address, without the port, and the other names, in small letters.
+    hosts: Vec<String>,
     tls: Option<TlsAcceptor>,
 }
 
@@ -107,19 +137,21 @@ pub(crate) enum HttpAnswer {
 }
 
 impl HttpServer {
-    /// Listens at `address`, `HOST:PORT`, with TLS if there are settings for it.
+    /// Listens at an address.
     ///
     /// # Errors
     /// [`HttpError::Listen`], [`HttpError::Security`].
-    pub(crate) fn bind(address: &str, tls: Option<&TlsServer>) -> Result<Self, HttpError> {
-        let tls = tls.map(TlsAcceptor::new).transpose();
+    pub(crate) fn bind(endpoint: &HttpEndpoint) -> Result<Self, HttpError> {
+        let HttpEndpoint { address, tls, names } = endpoint;
+        let tls = tls.as_ref().map(TlsAcceptor::new).transpose();
         let tls =
-            tls.map_err(|source| HttpError::Security { address: address.into(), source: source.into() })?;
-        let listener = TcpListener::bind(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
+            tls.map_err(|source| HttpError::Security { address: address.clone(), source: source.into() })?;
+        let listener =
+            TcpListener::bind(address.as_str()).and_then(|listener| Ok((listener.local_addr()?, listener)));
         let (found, listener) =
-            listener.map_err(|source| HttpError::Listen { address: address.into(), source })?;
-        let host = host_of(address).to_ascii_lowercase();
-        Ok(Self { listener, address: found, site: Site { host, tls } })
+            listener.map_err(|source| HttpError::Listen { address: address.clone(), source })?;
+        let hosts = [address].into_iter().chain(names).map(|name| host_of(name).to_ascii_lowercase());
+        Ok(Self { listener, address: found, site: Site { hosts: hosts.collect(), tls } })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -285,7 +317,7 @@ fn converse(
     stream.set_nodelay(true)?;
     let Some(link) = secured(stream, site.tls.as_ref())? else { return Ok(()) };
     let mut connection = HttpConnection { link, deadline: Instant::now() };
-    let request = read_request(connection.within(REQUEST_TIMEOUT), &site.host)?;
+    let request = read_request(connection.within(REQUEST_TIMEOUT), &site.hosts)?;
     let head_only = request.as_ref().is_ok_and(|request| request.head_only);
     let answer =
         request.map_or_else(|(status, why)| HttpAnswer::Refused(status, why), |request| answer(&request));
@@ -360,7 +392,10 @@ impl EventWriter<'_> {
     }
 }
 
-fn read_request(connection: &mut HttpConnection, host: &str) -> io::Result<Result<HttpRequest, HttpRefusal>> {
+fn read_request(
+    connection: &mut HttpConnection,
+    hosts: &[String],
+) -> io::Result<Result<HttpRequest, HttpRefusal>> {
     let mut bytes = Vec::with_capacity(1024);
     loop {
         let mut piece = [0; 1024];
@@ -372,7 +407,7 @@ fn read_request(connection: &mut HttpConnection, host: &str) -> io::Result<Resul
             }
             Err(error) => return Err(error),
         }
-        if let Some(read) = parse(&bytes, host) {
+        if let Some(read) = parse(&bytes, hosts) {
             return Ok(read);
         }
         if bytes.len() > REQUEST_LIMIT {

@@ -1,8 +1,9 @@
 //! Request parser. It is strict, because a browser shares this server with the whole web.
 //!
 //! It accepts only GET and HEAD without a body, a head of at most [`REQUEST_LIMIT`] bytes, and a
-//! `Host` that is an address, `localhost` or the host that the server listens at. So no site can
-//! point its own name at the server and read its answers (DNS rebinding). Paths are compared with
+//! `Host` that is an address, `localhost`, the host that the server listens at or a name that its
+//! operator has listed. So no site can point its own name at the server and read its answers (DNS
+//! rebinding). Paths are compared with
 //! existing ones and never looked up in a file system.
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -62,12 +63,12 @@ impl HttpStatus {
 }
 
 /// Parses the request at the start of these bytes, or returns `None` if it is incomplete.
-pub(super) fn parse(bytes: &[u8], host: &str) -> Option<Result<HttpRequest, HttpRefusal>> {
+pub(super) fn parse(bytes: &[u8], hosts: &[String]) -> Option<Result<HttpRequest, HttpRefusal>> {
     let mut fields = [httparse::EMPTY_HEADER; FIELD_LIMIT];
     let mut request = httparse::Request::new(&mut fields);
     match request.parse(bytes) {
         Ok(httparse::Status::Partial) => None,
-        Ok(httparse::Status::Complete(_)) => Some(check(&request, host)),
+        Ok(httparse::Status::Complete(_)) => Some(check(&request, hosts)),
         Err(httparse::Error::TooManyHeaders) => {
             Some(Err((HttpStatus::TooLarge, format!("a request has at most {FIELD_LIMIT} fields"))))
         }
@@ -79,7 +80,7 @@ fn bad<T>(why: &str) -> Result<T, HttpRefusal> {
     Err((HttpStatus::BadRequest, why.into()))
 }
 
-fn check(request: &httparse::Request<'_, '_>, host: &str) -> Result<HttpRequest, HttpRefusal> {
+fn check(request: &httparse::Request<'_, '_>, hosts: &[String]) -> Result<HttpRequest, HttpRefusal> {
     let field = |name: &str| {
         let mut found = request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
         let value = found.next().map(|field| from_utf8(field.value).unwrap_or_default().trim());
@@ -93,10 +94,11 @@ fn check(request: &httparse::Request<'_, '_>, host: &str) -> Result<HttpRequest,
         return bad("a request has no body");
     }
     let named = field("Host")?.map_or_else(|| bad("a request names its Host"), Ok)?;
-    if !is_ours(named, host) {
+    if !is_ours(named, hosts) {
         return Err((
             HttpStatus::MisdirectedRequest,
-            "the Host is not this server: use its address, or localhost".into(),
+            "the Host is not this server: use its address or localhost, or start it with --served-as NAME"
+                .into(),
         ));
     }
     let (path, query) =
@@ -113,14 +115,14 @@ fn check(request: &httparse::Request<'_, '_>, host: &str) -> Result<HttpRequest,
 }
 
 /// Whether a `Host` names this server. A name that anyone can register does not.
-fn is_ours(named: &str, host: &str) -> bool {
+fn is_ours(named: &str, hosts: &[String]) -> bool {
     let name = host_of(named).to_ascii_lowercase();
     let address = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let is_address = address.map_or_else(
         || name.parse::<IpAddr>().is_ok_and(|address| address.is_ipv4()),
         |address| address.parse::<Ipv6Addr>().is_ok(),
     );
-    is_address || name == "localhost" || name == host
+    is_address || name == "localhost" || hosts.contains(&name)
 }
 
 /// Returns the host of `HOST:PORT`.
@@ -151,7 +153,9 @@ mod tests {
     use super::*;
 
     fn status_of(request: &str) -> Result<HttpRequest, HttpStatus> {
-        parse(request.as_bytes(), "stats.example").expect("a whole request").map_err(|(status, _)| status)
+        parse(request.as_bytes(), &["127.0.0.9".into(), "stats.example".into()])
+            .expect("a whole request")
+            .map_err(|(status, _)| status)
     }
 
     #[test]
@@ -183,7 +187,7 @@ mod tests {
             assert_eq!(found.err(), Some(HttpStatus::MethodNotAllowed), "{method}");
         }
         assert_eq!(status_of("GET /\r\n\r\n").err(), Some(HttpStatus::BadRequest));
-        assert!(parse(b"GET / HTTP/1.1\r\nHost: local", "").is_none());
+        assert!(parse(b"GET / HTTP/1.1\r\nHost: local", &[]).is_none());
     }
 
     #[test]

@@ -286,7 +286,8 @@ pub fn run(
         on_cluster_fault: options.cluster.as_ref().map(|cluster| cluster.on_fault),
     };
     if let Some(start) = &start {
-        options.metrics.begin(generation, start.first_epoch - 1, &pipeline.epochs.schedule);
+        let schedule = &pipeline.epochs.schedule;
+        options.metrics.begin(&pipeline.name, generation, start.first_epoch - 1, schedule);
         info!(generation, first_epoch = start.first_epoch, "the run resumes after the last committed epoch");
         begins(start.first_epoch);
     } else {

@@ -5,8 +5,10 @@ use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
+use rustls::pki_types::UnixTime;
 use rustls::server::WebPkiClientVerifier;
 
 use super::certificates::{CLIENT_ROOTS, provider, roots, unfit};
@@ -17,7 +19,18 @@ use super::{SecurityError, TlsServer};
 /// certificate is used by the next connection.
 pub(crate) struct TlsAcceptor {
     settings: TlsServer,
-    current: Mutex<(FileVersions, Arc<ServerConfig>)>,
+    current: Mutex<CurrentFiles>,
+}
+
+/// How often the dates of the certificate are looked at, while there are connections.
+const DATES_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The files that are used.
+struct CurrentFiles {
+    versions: FileVersions,
+    config: Arc<ServerConfig>,
+    /// When the dates were looked at.
+    dates: Instant,
 }
 
 /// Device, inode, size, and time of change of each file; `None` for one that can't be looked at.
@@ -29,8 +42,9 @@ impl TlsAcceptor {
     /// # Errors
     /// If they can't be read or used.
     pub(crate) fn new(settings: &TlsServer) -> Result<Self, SecurityError> {
-        let versions = versions(settings);
-        let current = Mutex::new((versions, config(settings)?));
+        let (versions, config) = (versions(settings), config(settings)?);
+        settings.dates.hear(settings.warning(UnixTime::now()));
+        let current = Mutex::new(CurrentFiles { versions, config, dates: Instant::now() });
         Ok(TlsAcceptor { settings: settings.clone(), current })
     }
 
@@ -45,13 +59,18 @@ impl TlsAcceptor {
     fn config(&self) -> Arc<ServerConfig> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let versions = versions(&self.settings);
-        if versions != current.0
+        let is_changed = versions != current.versions;
+        if is_changed
             // Files that are being replaced, and don't fit together yet: the last ones still hold.
             && let Ok(config) = config(&self.settings)
         {
-            *current = (versions, config);
+            (current.versions, current.config) = (versions, config);
         }
-        Arc::clone(&current.1)
+        if is_changed || current.dates.elapsed() >= DATES_INTERVAL {
+            current.dates = Instant::now();
+            self.settings.dates.hear(self.settings.warning(UnixTime::now()));
+        }
+        Arc::clone(&current.config)
     }
 }
 
@@ -82,4 +101,44 @@ fn config(settings: &TlsServer) -> Result<Arc<ServerConfig>, SecurityError> {
     };
     let (chain, key) = settings.identity.load()?;
     Ok(Arc::new(builder.with_single_cert(chain, key).map_err(unfit)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    /// A certificate for the year 2030 is warned of before, in its last days, and after them, once
+    /// each.
+    #[test]
+    fn the_dates_of_a_certificate_are_warned_of_while_it_is_served() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let key = KeyPair::generate().unwrap();
+        let mut parameters = CertificateParams::new(vec!["localhost".into()]).unwrap();
+        (parameters.not_before, parameters.not_after) =
+            (date_time_ymd(2030, 1, 1), date_time_ymd(2031, 1, 1));
+        std::fs::write(path("c.pem"), parameters.self_signed(&key).unwrap().pem()).unwrap();
+        std::fs::write(path("c.key"), key.serialize_pem()).unwrap();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let listener = Arc::clone(&heard);
+        let settings = TlsServer::new(path("c.pem"), path("c.key"), None)
+            .on_warning(move |warning| listener.lock().unwrap().push(warning.to_owned()));
+        let at = |day: u64| {
+            let begin = 1_893_456_000; // 2030-01-01T00:00:00Z
+            let now = UnixTime::since_unix_epoch(Duration::from_secs(begin + day * 86_400 - 86_400));
+            (0..2).for_each(|_| settings.dates.hear(settings.warning(now)));
+            std::mem::take(&mut *heard.lock().unwrap())
+        };
+        let check = |found: Vec<String>, expected: &[&str]| {
+            assert_eq!(found.len(), expected.len(), "{found:?}");
+            assert!(found.iter().zip(expected).all(|(found, part)| found.contains(part)), "{found:?}");
+        };
+        check(at(0), &["c.pem of tls_certificate is not valid before 2030-01-01T00:00:00Z"]);
+        check(at(300), &[]);
+        check(at(355), &["expires on 2031-01-01T00:00:00Z"]);
+        check(at(367), &["has expired on 2031-01-01T00:00:00Z, so clients refuse it"]);
+        check(at(367), &[]);
+    }
 }

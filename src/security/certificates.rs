@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
@@ -15,6 +16,14 @@ pub(super) const ROOTS: &str = "tls_roots";
 pub(super) const CLIENT_ROOTS: &str = "tls_client_roots";
 const CERTIFICATE: &str = "tls_certificate";
 const KEY: &str = "tls_key";
+
+/// A certificate is about to expire in the last part of its lifetime, and in its last days at most.
+/// Certificates that are renewed by machines are renewed before.
+const LAST_PART: u32 = 10;
+const LAST_DAYS: Duration = Duration::from_secs(14 * 86_400);
+
+/// A second after the last one that a certificate can name, in the year 9999.
+const FAR_FUTURE: u64 = 1 << 40;
 
 /// The cryptography of all connections. It is stated with each configuration, because a process
 /// that embeds this library may have installed another one as its default.
@@ -56,30 +65,55 @@ impl TlsClient {
 }
 
 impl TlsServer {
-    /// Returns a warning if the certificate is not valid now: clients will refuse it. A file that
-    /// can't be read is reported where it is used.
-    pub fn warning(&self) -> Option<String> {
+    /// Returns a warning about the dates of the certificate at the time `now`. A file that can't be
+    /// read is reported where it is used.
+    pub(super) fn warning(&self, now: UnixTime) -> Option<String> {
         let (chain, _) = self.identity.load().ok()?;
-        let (certificate, others) = chain.split_first()?;
-        // The dates are judged before any root or name, so the certificate is its own root here.
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(chain.clone());
-        let verifier =
-            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build().ok()?;
-        let name = ServerName::try_from("localhost").ok()?;
-        let problem = match verifier.verify_server_cert(certificate, others, &name, &[], UnixTime::now()) {
-            Err(TlsError::InvalidCertificate(
-                CertificateError::Expired | CertificateError::ExpiredContext { .. },
-            )) => "has expired",
-            Err(TlsError::InvalidCertificate(
-                CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
-            )) => "is not valid yet by the clock of this machine",
-            _ => return None,
+        let (begin, end) = validity(&chain)?;
+        let time = |at: UnixTime| {
+            let second = i64::try_from(at.as_secs()).ok()?;
+            jiff::Timestamp::from_second(second).ok().map(|time| time.to_string())
         };
-        Some(format!(
-            "the certificate {} of tls_certificate {problem}, so clients refuse it: renew the file, which the next connection reads",
-            self.identity.certificate.display()
-        ))
+        let lifetime = Duration::from_secs(end.as_secs().saturating_sub(begin.as_secs()));
+        let left = Duration::from_secs(end.as_secs().saturating_sub(now.as_secs()));
+        let remedy = "renew the file, which the next connection reads";
+        let problem = if now < begin {
+            format!("is not valid before {} by the clock of this machine, so clients refuse it", time(begin)?)
+        } else if now > end {
+            format!("has expired on {}, so clients refuse it: {remedy}", time(end)?)
+        } else if left < (lifetime / LAST_PART).min(LAST_DAYS) {
+            format!("expires on {}, and clients refuse it from then on: {remedy}", time(end)?)
+        } else {
+            return None;
+        };
+        Some(format!("the certificate {} of tls_certificate {problem}", self.identity.certificate.display()))
+    }
+}
+
+/// Returns the times from which and until which a certificate is valid. The library of certificates
+/// names them where it judges a time before or after them.
+fn validity(chain: &[CertificateDer<'static>]) -> Option<(UnixTime, UnixTime)> {
+    let (certificate, others) = chain.split_first()?;
+    // The dates are judged before any root or name, so the certificate is its own root here.
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(chain.iter().cloned());
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build().ok()?;
+    let name = ServerName::try_from("localhost").ok()?;
+    let judge = |second: u64| {
+        let time = UnixTime::since_unix_epoch(Duration::from_secs(second));
+        verifier.verify_server_cert(certificate, others, &name, &[], time).err()
+    };
+    let begin = match judge(0) {
+        Some(TlsError::InvalidCertificate(CertificateError::NotValidYetContext { not_before, .. })) => {
+            not_before
+        }
+        _ => UnixTime::since_unix_epoch(Duration::ZERO),
+    };
+    match judge(FAR_FUTURE) {
+        Some(TlsError::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
+            Some((begin, not_after))
+        }
+        _ => None,
     }
 }
 

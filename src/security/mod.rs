@@ -23,7 +23,7 @@ pub(crate) use acceptor::TlsAcceptor;
 pub(crate) use error::SecurityError;
 #[cfg(feature = "tls")]
 pub(crate) use error::TlsProblem;
-pub(crate) use secret::{SecretFields, SecretReference};
+pub(crate) use secret::{SecretFields, SecretReference, WarnedOnce};
 pub(crate) use settings::TlsIdentity;
 pub use settings::{TlsClient, TlsServer};
 pub(crate) use stream::Link;

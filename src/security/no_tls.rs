@@ -5,13 +5,6 @@ use std::net::TcpStream;
 
 use super::{SecurityError, TlsClient, TlsServer};
 
-impl TlsServer {
-    /// Returns a warning if the certificate is not valid now. This build can't use one.
-    pub fn warning(&self) -> Option<String> {
-        None
-    }
-}
-
 /// A listening end, of which there are none.
 pub(crate) enum TlsAcceptor {}
 

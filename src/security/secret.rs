@@ -31,7 +31,7 @@ pub(crate) struct SecretReference {
     /// Fields that name an environment variable and a file, such as `password_env` and
     /// `password_file`.
     fields: SecretFields,
-    is_warned: Warned,
+    is_warned: WarnedOnce,
 }
 
 /// The two fields of a kind of secret.
@@ -47,18 +47,25 @@ enum SecretPlace {
     File(PathBuf),
 }
 
-/// Whether readers of the pipeline have been warned about a file's permissions. Two references are
-/// equal whether or not they were used.
-#[derive(Clone, Default)]
-struct Warned(Arc<AtomicBool>);
+/// Whether readers of the pipeline have been warned, shared by all copies. Two settings are equal
+/// whether or not they were used.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WarnedOnce(Arc<AtomicBool>);
 
-impl PartialEq for Warned {
+impl WarnedOnce {
+    /// Whether this is the first warning.
+    pub(crate) fn is_first(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+}
+
+impl PartialEq for WarnedOnce {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Warned {}
+impl Eq for WarnedOnce {}
 
 impl Secret {
     /// The text, to be sent to a server and nowhere else.
@@ -86,11 +93,11 @@ impl fmt::Debug for SecretReference {
 impl SecretReference {
     pub(crate) fn variable(name: &str, fields: SecretFields) -> Self {
         let place = SecretPlace::Variable(name.into());
-        SecretReference { place, fields, is_warned: Warned::default() }
+        SecretReference { place, fields, is_warned: WarnedOnce::default() }
     }
 
     pub(crate) fn file(path: PathBuf, fields: SecretFields) -> Self {
-        SecretReference { place: SecretPlace::File(path), fields, is_warned: Warned::default() }
+        SecretReference { place: SecretPlace::File(path), fields, is_warned: WarnedOnce::default() }
     }
 
     /// Reads a secret of one line, without one line end after it. Warns once if others may read its
@@ -135,7 +142,7 @@ impl SecretReference {
             return Err(self.form());
         }
         let mode = metadata.mode() & 0o7777;
-        if mode & OTHERS != 0 && !self.is_warned.0.swap(true, Ordering::Relaxed) {
+        if mode & OTHERS != 0 && self.is_warned.is_first() {
             control.notice(&format!(
                 "the file {0} of {field_of_file} has mode {mode:04o}, so every user of this machine may use it: chmod o= {0}",
                 path.display()

@@ -1,6 +1,8 @@
 //! TLS settings of connections to servers.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 /// How to secure a connection to a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,15 +36,55 @@ pub struct TlsServer {
     /// `tls_client_roots`: the file of the roots that sign the certificates of clients, in PEM.
     /// With it, a client needs a certificate.
     pub(crate) client_roots: Option<PathBuf>,
+    pub(crate) dates: DateListener,
 }
+
+/// Receives warnings about the dates of a certificate. Two settings are equal whoever listens.
+#[derive(Clone, Default)]
+pub(crate) struct DateListener(Option<Arc<dyn Fn(&str) + Send + Sync>>, Arc<Mutex<Option<String>>>);
 
 impl TlsServer {
     /// Secures connections with a certificate and its key, both in PEM files. With roots, a client
     /// needs a certificate that one of them has signed.
     pub fn new(certificate: PathBuf, key: PathBuf, client_roots: Option<PathBuf>) -> Self {
-        TlsServer { identity: TlsIdentity { certificate, key }, client_roots }
+        let (identity, dates) = (TlsIdentity { certificate, key }, DateListener::default());
+        TlsServer { identity, client_roots, dates }
+    }
+
+    /// Calls `listener` with a warning once the certificate is about to expire, has expired, or is
+    /// not valid yet: where it begins to be served, and with the connections that follow.
+    pub fn on_warning(self, listener: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        TlsServer { dates: DateListener(Some(Arc::new(listener)), Arc::default()), ..self }
     }
 }
+
+#[cfg(feature = "tls")]
+impl DateListener {
+    /// Passes on a warning that differs from the last one.
+    pub(super) fn hear(&self, warning: Option<String>) {
+        let mut last = self.1.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let (Some(listener), Some(text)) = (&self.0, &warning)
+            && warning != *last
+        {
+            listener(text);
+        }
+        *last = warning;
+    }
+}
+
+impl fmt::Debug for DateListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DateListener")
+    }
+}
+
+impl PartialEq for DateListener {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for DateListener {}
 
 /// A certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]

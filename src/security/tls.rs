@@ -12,6 +12,9 @@ use rustls::{
 use super::certificates::{CLIENT_ROOTS, ROOTS, in_words};
 use super::{SecurityError, TlsClient, TlsProblem};
 
+/// Reads of what a server sent before it ended a connection: tickets may come before an alert.
+const LAST_READS: u32 = 16;
+
 /// An encrypted connection.
 pub(crate) struct TlsStream {
     connection: Connection,
@@ -77,7 +80,10 @@ impl TlsStream {
     /// Sends and receives what belongs to the handshake. An error of `may_wait` ends it.
     pub(super) fn handshake(&mut self, mut may_wait: impl FnMut() -> io::Result<()>) -> io::Result<()> {
         while self.connection.is_handshaking() {
-            let step = if self.connection.wants_write() { self.write_some() } else { self.receive() };
+            let step = match self.connection.wants_write() {
+                true => self.write_some(),
+                false => self.receive().map(drop),
+            };
             match step {
                 Err(error) if is_early(&error) => {}
                 step => step?,
@@ -94,8 +100,8 @@ impl TlsStream {
         self.connection.write_tls(&mut self.socket).map(drop)
     }
 
-    /// Reads what the socket has, once.
-    fn receive(&mut self) -> io::Result<()> {
+    /// Reads what the socket has, once. Returns the number of bytes.
+    fn receive(&mut self) -> io::Result<usize> {
         let read = self.connection.read_tls(&mut self.socket)?;
         let was_handshaking = self.connection.is_handshaking();
         if let Err(error) = self.connection.process_new_packets() {
@@ -103,7 +109,7 @@ impl TlsStream {
             let _ = self.write_some();
             return Err(self.failed(explained(error, self.roots, self.is_certified)));
         }
-        if read == 0 && was_handshaking { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+        if read == 0 && was_handshaking { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(read) }
     }
 
     fn failed(&self, problem: TlsProblem) -> io::Error {
@@ -111,8 +117,8 @@ impl TlsStream {
     }
 
     /// Explains the end of a connection before the first answer. In TLS 1.3 a server judges our
-    /// certificate after our handshake, and its alert may be lost with the connection.
-    fn judged(&self, error: io::Error) -> io::Error {
+    /// certificate after our handshake, so a write may fail while its alert waits to be read.
+    fn judged(&mut self, error: io::Error) -> io::Error {
         let is_end = matches!(
             error.kind(),
             ErrorKind::BrokenPipe
@@ -124,7 +130,23 @@ impl TlsStream {
         if !is_end || !is_client || self.has_answered || self.connection.is_handshaking() {
             return error;
         }
-        self.failed(TlsProblem::EndedEarly)
+        self.alert().unwrap_or_else(|| self.failed(TlsProblem::EndedEarly))
+    }
+
+    /// Reads what the server sent before it ended the connection. Returns the alert in it,
+    /// explained.
+    fn alert(&mut self) -> Option<io::Error> {
+        for _ in 0..LAST_READS {
+            match self.receive() {
+                Ok(1..) => {}
+                Ok(0) => return None,
+                Err(error) => {
+                    let is_explained = error.get_ref().is_some_and(|inner| inner.is::<SecurityError>());
+                    return is_explained.then_some(error);
+                }
+            }
+        }
+        None
     }
 
     fn read_once(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -254,7 +276,7 @@ fn refusal(alert: AlertDescription) -> &'static str {
         }
         AlertDescription::AccessDenied => "it is valid, but its name is not admitted there",
         _ => {
-            "it is not valid there: check its name, its root, and that it may be used for this end of a connection"
+            "it is not valid there: check its dates, its name, its root, and that it may be used for this end of a connection"
         }
     }
 }

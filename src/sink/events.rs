@@ -13,9 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{EpochReader, SinkInput, as_lines};
-use crate::connect::HttpEndpoint;
 use crate::follow::{FollowError, StopFlag};
-use crate::http::{ComputeTurn, EventWriter, HttpAnswer, HttpError, HttpRequest, HttpServer, HttpStatus};
+use crate::http::{
+    ComputeTurn, EventWriter, HttpAnswer, HttpEndpoint, HttpError, HttpRequest, HttpServer, HttpStatus,
+};
 use crate::lines::OutputFormat;
 
 /// How often to check whether readers are still connected.
@@ -46,7 +47,7 @@ impl EventServer {
         input: &SinkInput,
         stop: &StopFlag,
     ) -> Result<Self, HttpError> {
-        let server = HttpServer::bind(&endpoint.address, endpoint.tls.as_ref())?;
+        let server = HttpServer::bind(endpoint)?;
         let events = EventServer { url: server.url(), readers: Arc::default() };
         let (readers, input, stop) = (Arc::clone(&events.readers), input.clone(), stop.clone());
         server.serve(move |request| answer(request, &input, &stop, &readers))?;

@@ -20,7 +20,6 @@ use crate::follow::{FollowError, StopFlag, Subject};
 use crate::http::HttpError;
 use crate::lines::OutputFormat;
 use crate::pipeline::Sink;
-use crate::security::TlsServer;
 
 /// How often to check whether standard output is read.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -72,9 +71,10 @@ impl SinkThread {
                 carry(sink.target().name(), outlet, input, as_records, &stop, control)
             }
             SinkTarget::Events(endpoint) => {
-                if let Some(warning) = endpoint.tls.as_ref().and_then(TlsServer::warning) {
-                    control.notice(&format!("{}: {warning}", sink.target().name()));
-                }
+                let (listener, name) = (control.clone(), sink.target().name());
+                let warn = move |warning: &str| listener.notice(&format!("{name}: {warning}"));
+                let mut endpoint = endpoint;
+                endpoint.tls = endpoint.tls.map(|tls| tls.on_warning(warn));
                 let flag = stop.clone();
                 let listen = move || {
                     EventServer::start(&endpoint, &input, &flag).inspect(|server| announce(server.url()))
@@ -166,7 +166,8 @@ fn serve_events(
                 }
                 Err(_) if stop.is_set() => return Ok(()),
                 Err(error) => {
-                    if backoff.failed() {
+                    backoff.failed();
+                    if backoff.is_news(&error.to_string()) {
                         control.notice(&format!("{error}; trying again"));
                     }
                     pause(backoff.pause(), &stop);
@@ -243,7 +244,7 @@ impl<C: ToOwned + ?Sized> Carrier<C> {
                         return Err(error);
                     }
                     // A stale connection is not worth reporting.
-                    if failures == 2 {
+                    if failures >= 2 && backoff.is_news(&error.to_string()) {
                         control.notice(&format!("{error}; trying again"));
                     }
                     backoff.failed();

@@ -9,6 +9,7 @@ use super::{
     storage::{DirectoryStorage, PUBLIC_LOG, Storage, StorageFile, reopen},
 };
 use std::path::Path;
+use std::time::SystemTime;
 
 /// Follows the releases of a state directory.
 ///
@@ -72,6 +73,12 @@ impl PublicReader {
     /// Returns the log's header.
     pub fn header(&self) -> &PublicHeader {
         &self.header
+    }
+
+    /// Returns when the file of the log was last written, if its file system knows: when the newest
+    /// release was published.
+    pub fn written_at(&self) -> Option<SystemTime> {
+        std::fs::metadata(self.file.path()).and_then(|metadata| metadata.modified()).ok()
     }
 
     /// Returns the next release, or `None` if it has not been completely published yet: ask again

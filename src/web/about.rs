@@ -4,7 +4,7 @@ use hushflow_mechanism::epochs::Schedule;
 use hushflow_mechanism::moments::SecondMoment;
 use serde_json::{Value, json};
 
-use super::choice::{COMPARED_KEYS, COUNT};
+use super::choice::{COMPARED_KEYS, COUNT, offers_total};
 use super::{LISTED_KEYS, PageContents, PageHandler, promise};
 use crate::estimates::{Band, ChartGroup, ChartSeries, ESTIMATORS};
 use crate::http::HttpRequest;
@@ -62,6 +62,7 @@ impl PageHandler {
             "keys": names,
             "all_keys_listed": publication.keys() <= LISTED_KEYS,
             "number_of_keys": publication.keys(),
+            "total": offers_total(publication).then(|| publication.key_name(publication.keys())),
             "most_compared": COMPARED_KEYS,
             "horizon": publication.horizon(),
             "published": self.published(),

@@ -8,6 +8,7 @@
 //! GET /readings?of=mean:fare     one series of every key, of at most about 60 epochs; with q=TEXT
 //!                                of every key whose name contains the text
 //! GET /readings?key=EWR&of=mean  all series of a group, for up to six keys
+//! GET /newest                    the newest epoch, its age and when the next is due
 //! GET /events?key=EWR            server-sent events: for each epoch the lines of `hushflow tail
 //!                                --json` of these keys; key=all: total over keys
 //! ```
@@ -25,6 +26,7 @@
 
 mod about;
 mod choice;
+mod progress;
 mod promise;
 mod readings;
 mod windows;
@@ -32,8 +34,7 @@ mod windows;
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hushflow_mechanism::workload::Workload;
 use serde_json::Value;
@@ -42,14 +43,13 @@ use crate::estimates::EstimateView;
 use crate::follow::StopFlag;
 use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
 use crate::publication::MomentPublication;
-use crate::readiness::Readiness;
-use crate::security::TlsServer;
 use crate::sink::{Backlog, EventStream, SinkInput};
 use choice::{Offer, SeriesChoice};
+use progress::PageProgress;
 use readings::{EpochRange, KeptDocuments, ReadingsQuery};
 use windows::WindowPageHandler;
 
-pub use crate::http::HttpError;
+pub use crate::http::{HttpEndpoint, HttpError};
 pub use windows::WindowPageContents;
 
 /// Maximum number of past events for a client, give or take one.
@@ -101,27 +101,18 @@ pub struct PageContents {
 /// A served page.
 pub struct Page {
     url: String,
-    horizon: u64,
     progress: Arc<PageProgress>,
 }
 
-/// What the reader of the log has found so far.
-#[derive(Default)]
-struct PageProgress {
-    /// The last epoch.
-    published: AtomicU64,
-    readiness: Readiness,
-}
-
 impl Page {
-    /// Serves `contents` at `address`, `HOST:PORT`, for the life of the process, with TLS if there
-    /// are settings for it.
+    /// Serves `contents` for the life of the process.
     ///
     /// # Errors
     /// [`HttpError`] if it cannot listen there, or can't use the certificate.
-    pub fn serve(contents: PageContents, address: &str, tls: Option<&TlsServer>) -> Result<Self, HttpError> {
-        let (horizon, within) = (contents.publication.horizon(), contents.ready_within);
-        Self::answered(horizon, within, address, tls, |progress| {
+    pub fn serve(contents: PageContents, endpoint: &HttpEndpoint) -> Result<Self, HttpError> {
+        let schedule = &contents.publication.parameters().epochs.schedule;
+        let progress = PageProgress::new(schedule, contents.ready_within);
+        Self::answered(progress, endpoint, |progress| {
             let offer = Offer::new(&contents);
             let handler = PageHandler { contents, offer, kept: KeptDocuments::default(), progress };
             move |request| handler.answer(request)
@@ -132,31 +123,23 @@ impl Page {
     ///
     /// # Errors
     /// As [`serve`](Self::serve).
-    pub fn serve_windows(
-        contents: WindowPageContents,
-        address: &str,
-        tls: Option<&TlsServer>,
-    ) -> Result<Self, HttpError> {
-        let horizon = contents.publication.parameters().epochs.schedule.horizon();
-        Self::answered(horizon, contents.ready_within, address, tls, |progress| {
+    pub fn serve_windows(contents: WindowPageContents, endpoint: &HttpEndpoint) -> Result<Self, HttpError> {
+        let schedule = &contents.publication.parameters().epochs.schedule;
+        let progress = PageProgress::new(schedule, contents.ready_within);
+        Self::answered(progress, endpoint, |progress| {
             let handler = WindowPageHandler::new(contents, progress);
             move |request| handler.answer(request)
         })
     }
 
     fn answered<H: Fn(&HttpRequest) -> HttpAnswer + Send + Sync + 'static>(
-        horizon: u64,
-        within: Option<Duration>,
-        address: &str,
-        tls: Option<&TlsServer>,
+        progress: PageProgress,
+        endpoint: &HttpEndpoint,
         handler: impl FnOnce(Arc<PageProgress>) -> H,
     ) -> Result<Self, HttpError> {
-        let server = HttpServer::bind(address, tls)?;
-        let progress = Arc::<PageProgress>::default();
-        if let Some(within) = within {
-            progress.readiness.set_deadline(within);
-        }
-        let page = Self { url: server.url(), horizon, progress: Arc::clone(&progress) };
+        let server = HttpServer::bind(endpoint)?;
+        let progress = Arc::new(progress);
+        let page = Self { url: server.url(), progress: Arc::clone(&progress) };
         server.serve(handler(progress))?;
         Ok(page)
     }
@@ -168,22 +151,14 @@ impl Page {
 
     /// Sets the last published epoch: a new client gets at most [`BACKLOG`] epochs up to it.
     pub fn set_published(&self, epoch: u64) {
-        self.progress.published.store(epoch, Ordering::Relaxed);
-        self.progress.readiness.advance();
-        if epoch >= self.horizon {
-            self.progress.readiness.complete();
-        }
+        self.progress.advance(epoch);
     }
 
-    /// Records that the log has been read to its present end: the page is ready.
-    pub fn set_caught_up(&self) {
+    /// Records that the log has been read to its present end, which was written at the time
+    /// `written`: the page is ready.
+    pub fn set_caught_up(&self, written: Option<SystemTime>) {
+        self.progress.set_newest_at(written);
         self.progress.readiness.begin(None);
-    }
-}
-
-impl PageProgress {
-    fn published(&self) -> u64 {
-        self.published.load(Ordering::Relaxed)
     }
 }
 
@@ -208,8 +183,8 @@ struct PageHandler {
 
 impl PageHandler {
     fn answer(&self, request: &HttpRequest) -> HttpAnswer {
-        if let Some(probed) = self.progress.readiness.answer(request) {
-            return probed;
+        if let Some(answered) = self.progress.answer(request) {
+            return answered;
         }
         let answered = match request.path.as_str() {
             "/about" => self.about(request).map(|about| json_document(about.to_string())),

@@ -52,8 +52,8 @@ impl WindowPageHandler {
     }
 
     pub(super) fn answer(&self, request: &HttpRequest) -> HttpAnswer {
-        if let Some(probed) = self.progress.readiness.answer(request) {
-            return probed;
+        if let Some(answered) = self.progress.answer(request) {
+            return answered;
         }
         let answered = match request.path.as_str() {
             "/about" => Ok(json_document(self.about().to_string())),
@@ -105,6 +105,7 @@ impl WindowPageHandler {
             "keys": listed.map(|key| parameters.key_name(key)).collect::<Vec<_>>(),
             "all_keys_listed": parameters.keys() <= LISTED_KEYS,
             "number_of_keys": parameters.keys(),
+            "total": Value::Null,
             "most_compared": COMPARED_KEYS,
             "horizon": parameters.epochs.schedule.horizon(),
             "published": self.progress.published(),

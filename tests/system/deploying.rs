@@ -9,7 +9,9 @@ use std::process::{Command, Stdio};
 
 use hushflow::pipeline::Pipeline;
 
+use crate::brokers::skipped;
 use crate::harness::{Lab, answer, await_until, finish, hushflow, run, send, served};
+use crate::servers::{Client, free_port, installed};
 
 fn deploy(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy").join(name)
@@ -71,16 +73,42 @@ fn the_demonstration_writes_what_its_pipeline_reads() {
     let report = &checked.succeeded().json()[0];
     assert_eq!(report["rows"], 20, "{report}");
     assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report}");
-    // The variant with a sink whose password is a secret.
-    let variant = lab.path("variant");
-    let mut with_sink = Command::new("sh");
-    with_sink.arg(deploy("compose/source.sh")).arg(&variant).arg("1").env("SINKS", "redis");
-    assert!(with_sink.status().unwrap().success());
-    let pipeline = Pipeline::load(&variant.join("orders.toml")).expect("a pipeline");
-    assert_eq!(pipeline.sinks.len(), 1);
-    // A second start appends, and keeps the beginning.
+    // The variant with a sink whose password is a secret, begun anew and after the plain one.
+    for spool in [lab.path("variant"), spool.clone()] {
+        let mut with_sink = Command::new("sh");
+        with_sink.arg(deploy("compose/source.sh")).arg(&spool).arg("1").env("SINKS", "redis");
+        assert!(with_sink.status().unwrap().success());
+        let pipeline = Pipeline::load(&spool.join("orders.toml")).expect("a pipeline");
+        assert_eq!(pipeline.sinks.len(), 1);
+    }
+    // Another start of the plain one keeps the beginning, and no sink.
     assert!(source.status().unwrap().success());
     assert_eq!(text(&spool.join("orders.toml")), written);
+}
+
+/// The Redis of the demonstration asks for exactly the password in the file.
+#[test]
+fn the_demonstration_takes_any_password() {
+    let Some(program) = installed("redis-server") else { return skipped("redis-server") };
+    let lab = Lab::new();
+    let compose = text(&deploy("compose/secrets.yaml"));
+    let script = compose.split_once("      - |\n").expect("a script").1;
+    let script: Vec<&str> = script.lines().map_while(|line| line.strip_prefix("        ")).collect();
+    assert_eq!(script.len(), 2, "{script:?}");
+    let port = free_port();
+    let file = lab.path("redis.password");
+    let script = script.join("\n").replace("$$", "$");
+    let script = script.replace("/run/secrets/redis_password", file.to_str().unwrap());
+    let script = script.replace("dir /data", &format!("port {port}\\nbind 127.0.0.1\\ndir /tmp"));
+    let script = script.replace("redis-server", program.to_str().unwrap());
+    let password = r#" it's "50 %" of \n $HOME & #1"#;
+    std::fs::write(&file, format!("{password}\n")).unwrap();
+    let mut redis = Command::new("sh").args(["-c", &script]).stdout(Stdio::null()).spawn().unwrap();
+    await_until("Redis listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let answer = Client::new(port).redis(&["AUTH", password]);
+    redis.kill().unwrap();
+    redis.wait().unwrap();
+    assert_eq!(answer, "+OK");
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl Registry {
         let (is_encrypted, address, base) = found?;
         let tls =
             is_encrypted.then(|| TlsClient { server_name: None, ..tls_client(settings).unwrap_or_default() });
-        Some(Registry { server: BrokerServer { address, tls, login }, base })
+        Some(Registry { server: BrokerServer { address, tls, login, ..BrokerServer::default() }, base })
     }
 
     fn name(&self) -> String {
@@ -113,6 +113,9 @@ impl Registry {
 
     fn get(&self, path: &str, control: &Control) -> Result<Option<StoredSchema>, RequestError> {
         let mut connection = self.server.connect(control)?;
+        if self.server.login.password.is_some() {
+            self.server.warn_of_exposure(&connection, "password", &self.name());
+        }
         connection.send(self.request(path, control)?.as_bytes())?;
         let (status, body) = answer(&mut connection)?;
         match status {

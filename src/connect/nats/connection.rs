@@ -91,6 +91,9 @@ impl NatsConnection {
         });
         let NatsStream { server, login, .. } = &self.stream;
         login.add_to(&mut hello, &server.login, nonce, control)?;
+        if let Some(secret) = login.sent(&server.login) {
+            server.warn_of_exposure(&self.wire, secret, &ServerStream::name(&self.stream));
+        }
         let inbox = self.inbox.clone();
         let greeting = Zeroizing::new(format!("CONNECT {hello}\r\nSUB {inbox}.* 1\r\nPING\r\n"));
         self.write_text(&greeting)?;

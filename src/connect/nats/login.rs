@@ -46,6 +46,15 @@ impl NatsLogin {
         way.unwrap_or_default()
     }
 
+    /// Returns the secret that is sent as it is; keys sign and stay here.
+    pub(super) fn sent(&self, login: &Login) -> Option<&'static str> {
+        match self {
+            NatsLogin::Password => login.password.as_ref().map(|_| "password"),
+            NatsLogin::Token(_) => Some("token"),
+            NatsLogin::Nkey(_) | NatsLogin::Credentials(_) => None,
+        }
+    }
+
     /// Adds to the client's first message what shows who it is. The server may have sent a nonce to
     /// sign.
     ///

@@ -13,6 +13,7 @@ use super::section::Database;
 use crate::connect::error::{RequestError, refusal, transient};
 use crate::connect::wire::{ServerConnection, malformed_answer};
 use crate::control::Control;
+use crate::security::TlsClient;
 
 /// Longest silence of a server that works on a query. Keep-alive probes notice a machine that is
 /// gone much earlier, and a stop ends any wait.
@@ -32,6 +33,9 @@ const PLAIN_CLASSES: [&str; 10] = ["08", "25", "28", "3D", "3F", "42", "53", "54
 /// server, locks, and a server that starts, stops or cancels.
 const TRANSIENT: [&str; 5] = ["08", "40", "53", "55P03", "57"];
 
+/// No rule of access admits the client.
+const INVALID_AUTHORIZATION: &str = "28000";
+
 /// Two sinks write the same epoch.
 const UNIQUE_VIOLATION: &str = "23505";
 
@@ -39,6 +43,8 @@ const UNIQUE_VIOLATION: &str = "23505";
 pub(super) struct DatabaseConnection {
     /// Name of the database and its table for messages.
     name: String,
+    /// How the connection is encrypted, for hints.
+    tls: Option<TlsClient>,
     pub(super) wire: ServerConnection,
     /// The body of the last message that was read whole.
     pub(super) body: Vec<u8>,
@@ -57,7 +63,8 @@ pub(super) type TextRow = Vec<Option<String>>;
 impl DatabaseConnection {
     pub(super) fn open(database: &Database, name: String, control: &Control) -> Result<Self, RequestError> {
         let wire = encrypted(database, &name, database.server.connect_plainly(control)?)?;
-        let mut connection = DatabaseConnection { name, wire, body: Vec::new() };
+        let tls = database.server.tls.clone();
+        let mut connection = DatabaseConnection { name, tls, wire, body: Vec::new() };
         connection.log_in(database, control)?;
         connection.wire = connection.wire.with_timeout(TIMEOUT);
         Ok(connection)
@@ -178,6 +185,21 @@ impl DatabaseConnection {
         refusal(self.name.clone(), words)
     }
 
+    /// Returns what a login may lack that the server refuses by its rules of access: it has one code
+    /// for all of them, and words of its own language.
+    fn hint(&self, code: &str, message: &str) -> &'static str {
+        match &self.tls {
+            _ if code != INVALID_AUTHORIZATION => "",
+            None if message.contains("pg_hba.conf") => {
+                ": if it admits encrypted connections alone, add tls = true"
+            }
+            Some(TlsClient { identity: None, .. }) => {
+                ": if it requires a client certificate, set tls_certificate and tls_key"
+            }
+            _ => "",
+        }
+    }
+
     /// The error in the body. Details, and messages of other classes, may quote rows.
     fn error(&self) -> RequestError {
         let field = |tag: u8| {
@@ -187,7 +209,7 @@ impl DatabaseConnection {
         };
         let (code, message) = (field(b'C'), field(b'M'));
         let words = match PLAIN_CLASSES.iter().any(|class| code.starts_with(class)) {
-            true => format!("{message} ({code})"),
+            true => format!("{message} ({code}){}", self.hint(&code, &message)),
             false => format!("the server reports error {code}, whose text may hold values and is not shown"),
         };
         if code == UNIQUE_VIOLATION {

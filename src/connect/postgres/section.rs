@@ -59,7 +59,7 @@ impl Database {
         let (tls, login) = (tls_client(settings), Login::read(settings));
         match address_of(settings.rest, PORT) {
             Some((address, database)) if is_name(database) => {
-                let server = BrokerServer { address, tls, login };
+                let server = BrokerServer { address, tls, login, ..BrokerServer::default() };
                 Some(Database { server, database: database.into() })
             }
             _ => {

@@ -49,6 +49,7 @@ impl RedisConnection {
         let mut connection = RedisConnection { stream: stream.clone(), wire, line: Vec::new() };
         if let Login { user, password: Some(password) } = &stream.server.login {
             let password = password.read(control)?;
+            stream.server.warn_of_exposure(&connection.wire, "password", &stream.name());
             let parts = ["AUTH"].into_iter().chain(user.as_deref()).chain([password.text()]);
             connection.log_in(&parts.collect::<Vec<_>>())?;
         }
@@ -161,12 +162,17 @@ impl RedisConnection {
     }
 }
 
-/// Returns the code of an answer to AUTH alone: some servers repeat what they refuse.
+/// Explains an answer to AUTH by its code alone: some servers repeat what they refuse.
 fn without_credentials(words: &str) -> String {
     let code = words.split(' ').next().unwrap_or_default();
     let known = TRANSIENT.iter().chain(&LOGIN_ERRORS).find(|known| **known == code);
-    let code = known.map(|code| format!("{code}: ")).unwrap_or_default();
-    format!("{code}it refuses AUTH (the rest of its answer may repeat the password and is not shown)")
+    match known {
+        Some(&"WRONGPASS") => "WRONGPASS: the user or the password is wrong, or the user is disabled".into(),
+        // "Called without any password configured" has no code of its own.
+        Some(&"ERR") => "ERR: it refuses AUTH: it may have set no password, or lack the command".into(),
+        Some(code) => format!("{code}: it refuses AUTH"),
+        None => "it refuses AUTH in words that may repeat the password and are not shown".into(),
+    }
 }
 
 /// Returns the value of a named fact.
@@ -186,19 +192,60 @@ pub(super) fn write_command(bytes: &mut Vec<u8>, parts: &[&str]) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, TcpListener, UdpSocket};
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+    use crate::connect::wire::BrokerServer;
+    use crate::security::{SecretFields, SecretReference};
+
+    /// An address of this machine that is not a loopback one. No packet is sent.
+    fn network_address() -> Option<IpAddr> {
+        let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+        socket.connect("192.0.2.1:9").ok()?;
+        socket.local_addr().ok().map(|address| address.ip())
+    }
+
+    #[test]
+    fn a_password_that_leaves_the_machine_unencrypted_is_warned_of_once() {
+        let warnings = |host: IpAddr| {
+            let listener = TcpListener::bind((host, 0)).unwrap();
+            let address = listener.local_addr().unwrap();
+            let fields = SecretFields { variable: "password_env", file: "password_file" };
+            let password = Some(SecretReference::variable("PATH", fields));
+            let login = Login { user: None, password };
+            let server = BrokerServer { address: address.to_string(), login, ..BrokerServer::default() };
+            let stream = RedisStream { server, database: None, stream: "s".into() };
+            let notices = Arc::new(Mutex::new(Vec::new()));
+            let heard = Arc::clone(&notices);
+            let control = Control::new().on_notice(move |text| heard.lock().unwrap().push(text.to_owned()));
+            for _ in 0..2 {
+                let server = listener.try_clone().unwrap();
+                let server = std::thread::spawn(move || drop(server.accept()));
+                assert!(RedisConnection::open(&stream, &control).is_err(), "the server ends the connection");
+                server.join().unwrap();
+            }
+            std::mem::take(&mut *notices.lock().unwrap())
+        };
+        assert!(warnings(IpAddr::from([127, 0, 0, 1])).is_empty());
+        if let Some(host) = network_address() {
+            let found = warnings(host);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].contains("the password goes over the network unencrypted"), "{found:?}");
+        }
+    }
 
     #[test]
     fn answers_to_a_login_are_not_repeated() {
-        let rest = "it refuses AUTH (the rest of its answer may repeat the password and is not shown)";
-        for (words, code) in [
-            ("ERR unknown command 'AUTH', with args beginning with: 'u' 'secret'", "ERR: "),
-            ("WRONGPASS invalid username-password pair or user is disabled.", "WRONGPASS: "),
-            ("LOADING secret", "LOADING: "),
-            ("secret", ""),
-            ("", ""),
+        for (words, start) in [
+            ("ERR unknown command 'AUTH', with args beginning with: 'u' 'secret'", "ERR: it refuses AUTH"),
+            ("WRONGPASS invalid username-password pair: secret", "WRONGPASS: the user or the password"),
+            ("LOADING secret", "LOADING: it refuses AUTH"),
+            ("secret", "it refuses AUTH in words"),
+            ("", "it refuses AUTH in words"),
         ] {
-            assert_eq!(without_credentials(words), format!("{code}{rest}"));
+            let told = without_credentials(words);
+            assert!(told.starts_with(start) && !told.contains("secret"), "{told}");
         }
     }
 }

@@ -226,7 +226,8 @@ impl Objects {
             if self.list().listed.is_none() {
                 self.control.note_attempt(&name, Some(&problem));
             }
-            if backoff.failed() && !self.control.is_stopped() {
+            backoff.failed();
+            if !self.control.is_stopped() && backoff.is_news(&problem) {
                 self.control.notice(&format!("{name}: {problem}; trying again"));
             }
             if self.control.gives_up(begun) {

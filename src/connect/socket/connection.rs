@@ -17,6 +17,7 @@ use super::door::PeerListener;
 use super::encrypted::EncryptedPeer;
 use super::entry::{LONGEST, PeerAdmission, judge};
 use super::{SocketAddress, SocketSource, SocketTls};
+use crate::connect::{RequestError, SourceError};
 use crate::control::{Backoff, Control, POLL_INTERVAL};
 use crate::key::Token;
 use crate::security::Link;
@@ -44,6 +45,8 @@ pub(super) struct PeerConnections {
     attended: Instant,
     /// Whether any peer was connected.
     has_connected: bool,
+    /// Failed attempts in a row.
+    backoff: Backoff,
 }
 
 /// The bytes to and from a peer.
@@ -78,19 +81,21 @@ impl PeerConnections {
     /// # Errors
     /// If the address can't be listened on, or the key file can't be used.
     pub(super) fn open(socket: &SocketSource, control: &Control) -> io::Result<Self> {
-        let door = socket.listens.then(|| PeerListener::open(socket)).transpose()?;
-        if let Some(SocketTls::Listening(tls)) = &socket.tls
-            && let Some(warning) = tls.warning()
-        {
-            control.notice(&format!("{socket}: {warning}"));
-        }
+        let door = socket.listens.then(|| PeerListener::open(socket, control)).transpose()?;
         if socket.expose && !socket.admits_only_some() {
             control.notice(&format!(
                 "{socket}: everybody who reaches this address can write records: give the source a key or tls_client_roots"
             ));
         }
-        let (socket, control, peer) = (socket.clone(), control.clone(), CurrentPeer::default());
-        Ok(PeerConnections { socket, door, control, peer, attended: Instant::now(), has_connected: false })
+        Ok(PeerConnections {
+            socket: socket.clone(),
+            door,
+            control: control.clone(),
+            peer: CurrentPeer::default(),
+            attended: Instant::now(),
+            has_connected: false,
+            backoff: Backoff::default(),
+        })
     }
 
     pub(super) fn peer(&self) -> CurrentPeer {
@@ -108,8 +113,11 @@ impl PeerConnections {
 
     /// Waits for the next peer; `None` if the run is over, or if no peer has sent anything since
     /// `last` for too long.
-    pub(super) fn next(&mut self, mut last: Instant) -> Option<PeerConnection> {
-        let (mut backoff, name) = (Backoff::default(), self.name());
+    ///
+    /// # Errors
+    /// If the connection to a server can't be secured until a person corrects something.
+    pub(super) fn next(&mut self, mut last: Instant) -> io::Result<Option<PeerConnection>> {
+        let name = self.name();
         let is_first = !self.has_connected && self.door.is_none();
         while !self.control.is_over(last) {
             let connected = match &mut self.door {
@@ -123,23 +131,66 @@ impl PeerConnections {
                         self.control.note_attempt(&name, None);
                     }
                     self.has_connected = true;
-                    return Some(connection);
+                    if self.door.is_some() {
+                        self.backoff.reset();
+                    }
+                    return Ok(Some(connection));
                 }
                 Ok(None) => self.control.sleep(POLL_INTERVAL),
                 Err(error) => {
+                    let error = self.passing(error)?;
                     if is_first {
                         self.control.note_attempt(&name, Some(&format!("can't be reached: {error}")));
                     }
-                    if backoff.failed() {
-                        self.control.notice(&format!("{name}: {error}; trying again"));
-                    }
-                    self.control.sleep(backoff.pause());
+                    self.pause(Some(&error));
                     // A source that fails is not silent.
                     last = Instant::now();
                 }
             }
         }
-        None
+        Ok(None)
+    }
+
+    /// Takes notice that a connection has ended. A server that ends connections before `has_sent`
+    /// anything of use is connected to again after a pause.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next): a server may judge our certificate after the handshake.
+    pub(super) fn note_end(&mut self, error: Option<io::Error>, has_sent: bool) -> io::Result<()> {
+        if self.door.is_some() {
+            return Ok(());
+        }
+        let error = error.map(|error| self.passing(error)).transpose()?;
+        match has_sent {
+            true => self.backoff.reset(),
+            false => self.pause(error.as_ref()),
+        }
+        Ok(())
+    }
+
+    /// Returns an error that another attempt may not meet.
+    fn passing(&self, error: io::Error) -> io::Result<io::Error> {
+        match RequestError::from(error) {
+            RequestError::Passing(error) => Ok(error),
+            RequestError::Insecure(error) => {
+                let (path, problem) = (self.name().into(), error.to_string());
+                Err(io::Error::other(SourceError::Server { path, problem }))
+            }
+            // No other kind comes of an error of the transport.
+            _ => Ok(ErrorKind::Other.into()),
+        }
+    }
+
+    /// Waits before the next attempt, and reports a problem that was not reported yet.
+    fn pause(&mut self, error: Option<&io::Error>) {
+        self.backoff.failed();
+        if let Some(error) = error
+            && !self.control.is_stopped()
+            && self.backoff.is_news(&error.to_string())
+        {
+            self.control.notice(&format!("{}: {error}; trying again", self.name()));
+        }
+        self.control.sleep(self.backoff.pause());
     }
 
     /// Handles waiting connections. Returns whether the current peer must make room for one of

@@ -69,12 +69,16 @@ impl PeerListener {
     /// # Errors
     /// If the address can't be listened on, if others can reach it and must not, or if the key file
     /// can't be used.
-    pub(super) fn open(socket: &SocketSource) -> io::Result<Self> {
+    pub(super) fn open(socket: &SocketSource, control: &Control) -> io::Result<Self> {
         let token = socket.key.as_deref().map(SharedKey::load).transpose().map_err(io::Error::other)?;
         let token = token.as_ref().map(SharedKey::token);
         let speaks_first = socket.acknowledge && token.is_none();
         let tls = match &socket.tls {
-            Some(SocketTls::Listening(tls)) => Some(TlsAcceptor::new(tls)?),
+            Some(SocketTls::Listening(tls)) => {
+                let (listener, name) = (control.clone(), socket.to_string());
+                let warn = move |warning: &str| listener.notice(&format!("{name}: {warning}"));
+                Some(TlsAcceptor::new(&tls.clone().on_warning(warn))?)
+            }
             _ => None,
         };
         let listener = BoundListener::open(&socket.address, socket.expose)?;

@@ -18,6 +18,17 @@ const MAKE_ROOM: &str = "no usable line has come in time, and another peer is re
 /// Maximum number of lines checked per chunk: if the peer sends rows, one of them is usable.
 const MAX_CHECKED_LINES: usize = 16;
 
+/// How a connection ended.
+#[derive(Default)]
+struct ConnectionEnd {
+    /// Why the peer was refused or had to make room.
+    refused: Option<String>,
+    /// Error of the transport.
+    error: Option<io::Error>,
+    /// Whether the peer has sent anything.
+    has_sent: bool,
+}
+
 /// Passes bytes from connections to the writer of the journal.
 pub(super) fn serve(
     buffer: &IntakeBuffer,
@@ -27,60 +38,73 @@ pub(super) fn serve(
 ) {
     let peer = connections.peer();
     let mut last_activity = Instant::now();
-    while let Some(mut connection) = connections.next(last_activity) {
+    let ended = loop {
+        let mut connection = match connections.next(last_activity) {
+            Ok(Some(connection)) => connection,
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        };
         last_activity = Instant::now();
         if connections.acknowledges() {
             peer.greet(&connection, ingest.acknowledged(None).unwrap_or_default());
         }
-        let refused =
-            read(buffer, &mut connection, &mut connections, &mut last_activity, PeerActivity::new(shape));
+        let activity = PeerActivity::new(shape);
+        let end = read(buffer, &mut connection, &mut connections, &mut last_activity, activity);
         peer.leave();
-        if let Some(reason) = buffer.end_connection().or(refused) {
+        let refused = buffer.end_connection().or(end.refused);
+        let is_of_use = end.has_sent && refused.is_none();
+        if let Some(reason) = refused {
             connections.control().notice(&format!("a peer was refused: {reason}"));
             connection.refuse(&reason);
         }
         if buffer.is_stopped() {
             return;
         }
-    }
-    buffer.end(Ok(()));
+        if let Err(error) = connections.note_end(end.error, is_of_use) {
+            break Err(error);
+        }
+    };
+    buffer.end(ended);
 }
 
-/// Reads a connection until it ends or the rest is unwanted. Returns the reason if the peer was
-/// refused or had to make room.
+/// Reads a connection until it ends or the rest is unwanted.
 fn read(
     buffer: &IntakeBuffer,
     connection: &mut PeerConnection,
     connections: &mut PeerConnections,
     last_activity: &mut Instant,
     mut activity: PeerActivity,
-) -> Option<String> {
+) -> ConnectionEnd {
     let mut chunk = Zeroizing::new(vec![0; CHUNK]);
     let mut progress = Instant::now();
+    let mut end = ConnectionEnd::default();
     let mut is_new = true;
     while !connections.control().is_over(*last_activity) && buffer.is_wanted() {
         if connections.must_make_room(progress, is_new) {
-            return Some(MAKE_ROOM.into());
+            return ConnectionEnd { refused: Some(MAKE_ROOM.into()), ..end };
         }
         match connection.read(&mut chunk) {
-            Ok(0) => return None,
+            Ok(0) => return end,
             Ok(read) => {
+                end.has_sent = true;
                 let received = Instant::now();
                 let is_activity = activity.observe(&chunk[..read]);
                 is_new &= !is_activity;
                 if !buffer.put(&chunk[..read]) {
-                    return None;
+                    return end;
                 }
                 *last_activity = Instant::now();
                 // A blocked peer does not count as silent.
                 progress = if is_activity { *last_activity } else { progress + (*last_activity - received) };
             }
             Err(error) if has_no_data_yet(&error) => {}
-            Err(error) if error.kind() == ErrorKind::InvalidData => return Some(error.to_string()),
-            Err(_) => return None,
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                return ConnectionEnd { refused: Some(error.to_string()), ..end };
+            }
+            Err(error) => return ConnectionEnd { error: Some(error), ..end },
         }
     }
-    None
+    end
 }
 
 /// Whether the error only means that no data is available yet.

@@ -113,6 +113,24 @@ fn a_window_beyond_the_limit_is_refused_before_memory_is_taken() {
     assert!(error.contains("pack it again without --long"), "{error}");
 }
 
+/// A frame that names a dictionary, and damage of every kind, in words for people.
+#[test]
+fn what_the_decoder_says_is_explained() {
+    let with_dictionary = [0x28, 0xb5, 0x2f, 0xfd, 0x01, 0x00, 0x07, 0x09, 0, 0, b'x'];
+    let error = unpacked("a.csv.zst", &with_dictionary).unwrap_err();
+    assert!(error.ends_with("it was packed with a dictionary: pack it again without one"), "{error}");
+    let text: String = (0..5000u32).map(|number| (number * 7919 % 1000).to_string() + "\n").collect();
+    let whole = Packing::Zstd.pack(&[text.as_bytes()]);
+    for at in 4..whole.len().min(200) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x55;
+        if let Err(error) = unpacked("a.csv.zst", &damaged) {
+            let is_code = error.contains(['{', '(', '_']) || error.contains("Failed");
+            assert!(!is_code, "{error}");
+        }
+    }
+}
+
 #[test]
 fn names_lose_the_suffix_of_their_packing() {
     for (name, expected) in [("a.csv.gz", "a.csv"), ("a.ndjson.zst", "a.ndjson"), ("a.csv", "a.csv")] {

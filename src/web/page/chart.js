@@ -152,14 +152,17 @@ function trend(lines, { width, height, from, to, range, cursor }) {
   return { picture, box, epochAt };
 }
 
+/// Characters of a name for which a card has room.
+const CARD = 26;
+
 /// A card: a link with a name, a number, a small chart and a note.
-function card({ href, name, line, frame, note, isChosen }) {
+function card({ href, name, label = name, line, frame, note, isChosen }) {
   const item = document.createElement("li");
-  const link = item.appendChild(element("a", null, { href }));
+  const link = item.appendChild(element("a", null, label === name ? { href } : { href, title: name }));
   const now = readingAt(line);
   Object.assign(item.dataset, { name, value: now.value ?? "", lower: now.lower ?? "", upper: now.upper ?? "" });
   if (isChosen) link.setAttribute("aria-current", "true");
-  link.append(element("strong", name), " ", element("span", inWords(now), { className: "now" }), spark(line, frame));
+  link.append(element("strong", label), " ", element("span", inWords(now), { className: "now" }), spark(line, frame));
   const missed = frame.range === null ? null : outside([line], frame.range);
   const marks = missed && missed.above + missed.below > 0 ? `, ${missed.above + missed.below} outside` : "";
   link.append(" ", element("small", `${note ?? ""}${marks}`.replace(/^, /, "")));

@@ -145,6 +145,7 @@ function follow(state, since, take) {
   stream = source;
   source.onmessage = ({ data }) => {
     const lines = data.split("\n").map((line) => JSON.parse(line));
+    note(lines[0].epoch);
     status("live", "live");
     document.body.dataset.events = Number(document.body.dataset.events ?? 0) + 1;
     take(lines);
@@ -160,9 +161,52 @@ function follow(state, since, take) {
 
 const ended = () => status("ended", "complete: the last epoch has been published");
 
+/// How often the server is asked for the newest epoch, in milliseconds.
+const WATCH = 10_000;
+
+/// The newest epoch, when it came by the clock of this machine, and how many seconds after it the
+/// next one is late. Null before the server has said.
+let newest = null;
+
+let stated = { state: "waiting", text: "waiting" };
+
 function status(state, text) {
+  stated = { state, text };
+  drawStatus();
+}
+
+/// Shows the state of the connection and the age of the newest epoch.
+function drawStatus() {
+  const age = isNumber(newest?.at) ? Math.max((Date.now() - newest.at) / 1000, 0) : null;
+  const isLate = stated.state === "live" && isNumber(newest?.due) && age !== null && age > newest.due;
+  const { state, text } = isLate ? { state: "late", text: "late" } : stated;
   $("status").dataset.state = state;
+  // Screen readers read each change.
   if ($("status").textContent !== text) $("status").textContent = text;
+  const due = isLate ? `, and the next was due after ${span(newest.due)} at most` : "";
+  $("age").textContent = age === null ? "" : `newest epoch ${newest.epoch}, published ${span(age)} ago${due}`;
+}
+
+/// Notes an epoch that has just come.
+function note(epoch) {
+  if (epoch > (newest?.epoch ?? Infinity)) { newest = { ...newest, epoch, at: Date.now() }; drawStatus(); }
+}
+
+async function learnNewest() {
+  try {
+    const { epoch, age, due } = await load("newest", "");
+    newest = { epoch, due, at: age === null ? null : Date.now() - 1000 * age };
+    drawStatus();
+  } catch {
+    // The connection for readings says that it is lost.
+  }
+}
+
+function watch() {
+  learnNewest();
+  setInterval(() => { if (document.visibilityState === "visible") learnNewest(); }, WATCH);
+  setInterval(drawStatus, 1000);
+  document.addEventListener("visibilitychange", () => { if (document.visibilityState === "visible") learnNewest(); });
 }
 
 function complain(text) {

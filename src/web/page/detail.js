@@ -86,6 +86,13 @@ function drawCrumbs(state) {
   replace($("crumbs"), links);
 }
 
+/// Whether noise leaves something of the newest number of the chart, in words.
+function clearness(state) {
+  const { value, good } = lineOf(detail.readings, state.key, shownSeries(state));
+  const last = value.length - 1;
+  return isNumber(value[last]) ? (good[last] === 1 ? "clear" : "hidden by noise") : "no estimate";
+}
+
 function drawFacts(state) {
   const line = detail.newest?.find((found) => found.key === state.key);
   const facts = line === undefined ? [["epoch", "–", "epoch"]] : [
@@ -95,7 +102,8 @@ function drawFacts(state) {
       ? ["records in the window", isNumber(line.rows) ? format(line.rows, (line.rows_noise ?? 0) * about.reach) : "–", "count", line.rows]
       : [line.workload === "prefix" ? "records that counted" : "weight of records that counted",
         format(line.count, line.count_noise * about.reach), "count", line.count],
-    ["quality", (line.quality ?? "as released").replace(/-/g, " "), "quality", line.quality ?? "good"],
+    ["this statistic", clearness(state), "clearness"],
+    ["all statistics together", (line.quality ?? "as released").replace(/-/g, " "), "quality", line.quality ?? "good"],
     ["run", line.generation, "generation"],
     ["chain", line.chain, "chain"],
   ];
@@ -112,14 +120,17 @@ function drawLegend(state, lines) {
   $("compared").hidden = about.keys.length < 2;
   replace($("legend"), lines.map((line, index) => {
     const item = element("li", null, { className: `s${index}` });
+    item.dataset.key = line.key;
     item.append(swatch(index), line.key);
     if (index > 0) {
       const rest = state.vs.filter((key) => key !== line.key);
       item.append(" ", element("a", "×", { href: address({ vs: rest }), ariaLabel: `Remove ${line.key}` }));
     }
     return item;
-  }));
-  $("comparing").hidden = lines.length >= about.most_compared;
+  }), $("other"));
+  const isFull = lines.length >= about.most_compared;
+  if (isFull && $("comparing").contains(document.activeElement)) $("legend").querySelector("li:last-child a").focus();
+  $("comparing").hidden = isFull;
   if ($("names").children.length !== about.keys.length) $("names").replaceChildren(...about.keys.map((key) => element("option", null, { value: key })));
 }
 
@@ -131,7 +142,8 @@ function drawTrend(state, lines, title) {
   if (document.activeElement !== $("from")) $("from").value = state.from ?? from;
   if (document.activeElement !== $("to")) $("to").value = state.to ?? to;
   for (const id of ["from", "to"]) $(id).max = Math.max(about.published, 1);
-  $("unzoom").disabled = !state.from && !state.to && !state.last;
+  // A button that is disabled would lose the focus.
+  $("unzoom").ariaDisabled = String(!state.from && !state.to && !state.last);
   if (range === null) {
     place.replaceChildren(element("p", readings.epochs.length === 0 ? "No epoch has been published yet." : "No estimate in these epochs.", { className: "empty" }));
     place.setAttribute("aria-label", title);
@@ -180,10 +192,11 @@ function drawColumns(state, of) {
   $("others").hidden = readings.of.length < 2;
   if (readings.of.length < 2) return;
   $("others-title").textContent = `${seriesOf(of).title}: all ${readings.of.length}, each on a scale of its own`;
-  replace($("columns"), readings.of.map((other) => {
+  const labels = shortened(readings.of.map((other) => seriesOf(other).name), CARD);
+  replace($("columns"), readings.of.map((other, at) => {
     const line = lineOf(readings, state.key, other);
     const frame = { from: readings.from, to: readings.to, range: domain([line], state.scale === "whole") };
-    return card({ href: address({ of: other }), name: seriesOf(other).name, line, frame, isChosen: other === of });
+    return card({ href: address({ of: other }), name: seriesOf(other).name, label: labels[at], line, frame, isChosen: other === of });
   }));
 }
 
@@ -197,6 +210,29 @@ function point(epoch) {
   const of = shownSeries(state);
   const lines = readings.keys.map((own) => lineOf(readings, own.key, of));
   drawTrend(state, lines, $("trend-title").textContent);
+}
+
+/// Adds a key to the chart, if there is one of this name.
+async function compare(text) {
+  if (text === "") return;
+  const state = current();
+  const name = about.keys.find((key) => key === text) ?? about.keys.find((key) => key.toLowerCase() === text.toLowerCase()) ?? text;
+  if (name === shownKey(state) || state.vs.includes(name)) { refuse(`${name} is in the chart.`); return; }
+  if (!about.keys.includes(name)) {
+    // The server knows more keys than it lists.
+    const query = new URLSearchParams({ key: name, of: "records", last: 1 });
+    const isKnown = !about.all_keys_listed && await load("readings", query).then(() => true, () => false);
+    if (!isKnown) { refuse(`There is no key “${text}”.`); return; }
+  }
+  refuse("");
+  $("other").value = "";
+  go({ vs: [...current().vs, name] });
+}
+
+/// Says why a key can't be compared with.
+function refuse(why) {
+  $("refused").textContent = why;
+  $("other").ariaInvalid = String(why !== "");
 }
 
 function buildDetail() {
@@ -229,11 +265,9 @@ function buildDetail() {
   $("unzoom").addEventListener("click", () => go({ from: null, to: null, last: null }));
   $("comparing").addEventListener("submit", (event) => {
     event.preventDefault();
-    const [name, state] = [$("other").value, current()];
-    if (name === "" || name === shownKey(state) || state.vs.includes(name)) return;
-    $("other").value = "";
-    go({ vs: [...state.vs, name] });
+    compare($("other").value.trim());
   });
+  $("other").addEventListener("input", () => refuse(""));
   for (const id of ["newest", "history"]) {
     $(id).addEventListener("toggle", () => {
       const open = current().open.filter((name) => name !== id);

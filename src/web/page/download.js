@@ -52,25 +52,50 @@ function styled(picture) {
   return copy;
 }
 
-/// Pictures with titles in rows, under a title and over the guarantee, as one file.
-function sheet(title, pictures, { columns, width, height }) {
+/// Pixels of a letter of the sheets' small text, at most on average.
+const LETTER = 6.4;
+
+/// Places names with their lines side by side, in rows of a width.
+function legendOf(names, width) {
+  let [x, row] = [12, 0];
+  const items = names.map(({ name, picture }) => {
+    const own = 30 + name.length * LETTER + 16;
+    if (x > 12 && x + own > width) [x, row] = [12, row + 1];
+    const item = { name, picture, x, y: row * 18 };
+    x += own;
+    return item;
+  });
+  return { items, height: names.length === 0 ? 0 : (row + 1) * 18 };
+}
+
+/// Pictures with titles in rows, under a title and a legend and over the guarantee, as one file.
+function sheet(title, pictures, { columns, width, height, names = [] }) {
   const style = getComputedStyle(document.body);
   const ink = { fill: style.color, "font-family": "system-ui, sans-serif" };
   const rows = Math.ceil(pictures.length / columns);
   const cell = { width: width + 12, height: height + 26 };
-  const size = { width: Math.max(columns * cell.width + 12, 420), height: rows * cell.height + 74 };
+  const promise = about.private ? `(ε, δ) = (${about.epsilon}, ${about.delta}), ${about.neighbours} neighbours` : "not private: seeded noise";
+  const foot = `${about.name}; band: ${about.level * 100} % confidence interval; ${promise}`;
+  const wide = Math.max(columns * cell.width + 12, 24 + foot.length * LETTER, 24 + title.length * 9);
+  const legend = legendOf(names, wide);
+  const size = { width: Math.ceil(wide), height: rows * cell.height + 74 + legend.height };
   const root = shape(null, "svg", { xmlns: "http://www.w3.org/2000/svg", ...size, viewBox: `0 0 ${size.width} ${size.height}` });
   shape(root, "rect", { ...size, fill: style.backgroundColor });
   shape(root, "text", { x: 12, y: 26, "font-size": 16, "font-weight": 600, ...ink }, title);
   pictures.forEach(({ name, picture, text }, at) => {
-    const place = { x: 12 + (at % columns) * cell.width, y: 40 + Math.floor(at / columns) * cell.height };
+    const place = { x: 12 + (at % columns) * cell.width, y: 40 + legend.height + Math.floor(at / columns) * cell.height };
     shape(root, "text", { ...place, y: place.y + 12, "font-size": 11, ...ink }, `${name} ${text}`);
     const copy = styled(picture);
     for (const [key, value] of Object.entries({ ...place, y: place.y + 18, width, height })) copy.setAttribute(key, value);
     root.append(copy);
   });
-  const promise = about.private ? `(ε, δ) = (${about.epsilon}, ${about.delta}), ${about.neighbours} neighbours` : "not private: seeded noise";
-  shape(root, "text", { x: 12, y: size.height - 14, "font-size": 11, ...ink }, `${about.name}; band: ${about.level * 100} % confidence interval; ${promise}`);
+  for (const { name, picture, x, y } of legend.items) {
+    const copy = styled(picture);
+    for (const [key, value] of Object.entries({ x, y: y + 40, width: 24, height: 8 })) copy.setAttribute(key, value);
+    root.append(copy);
+    shape(root, "text", { x: x + 30, y: y + 48, "font-size": 11, ...ink }, name);
+  }
+  shape(root, "text", { x: 12, y: size.height - 14, "font-size": 11, ...ink }, foot);
   return { text: new XMLSerializer().serializeToString(root), ...size };
 }
 
@@ -79,8 +104,8 @@ function pictureOf(place) {
     const picture = detail.chart?.picture;
     if (!picture) return null;
     const { width, height } = picture.viewBox.baseVal;
-    const keys = detail.readings.keys.map((own) => own.key).join(", ");
-    return sheet($("trend-title").textContent, [{ name: keys, picture, text: "" }], { columns: 1, width, height });
+    const names = [...$("legend").children].map((item) => ({ name: item.dataset.key, picture: item.querySelector("svg") }));
+    return sheet($("trend-title").textContent, [{ name: "", picture, text: "" }], { columns: 1, width, height, names });
   }
   const cards = [...$("cards").children].map((item) => ({
     name: item.dataset.name, picture: item.querySelector("svg"), text: item.querySelector(".now").textContent }));

@@ -2,6 +2,9 @@
 
 let focused = [0, 1];
 
+/// Characters for which headers of the matrix have room, on a phone too.
+const HEADER = 12;
+
 function drawMatrix(state, of) {
   const line = detail.newest?.find((found) => found.key === state.key);
   const names = about.columns.map((column) => column.name);
@@ -58,15 +61,17 @@ function buildMatrix(names) {
   table.style.maxWidth = `${8 + 3.4 * names.length}rem`;
   const head = table.createTHead().insertRow();
   head.insertCell();
-  for (const name of names) {
-    const cell = element("th", null, { scope: "col", title: name });
-    cell.append(element("span", name));
-    head.append(cell);
-  }
+  const short = shortened(names, HEADER);
+  const header = (at, scope) => {
+    const cell = element("th", null, { scope, title: names[at] });
+    cell.append(element("span", short[at], { ariaHidden: "true" }), element("span", names[at], { className: "unseen" }));
+    return cell;
+  };
+  head.append(...names.map((_, at) => header(at, "col")));
   const body = table.createTBody();
-  names.forEach((name, i) => {
+  names.forEach((_, i) => {
     const row = body.insertRow();
-    row.append(element("th", name, { scope: "row", title: name }));
+    row.append(header(i, "row"));
     names.forEach((_, j) => {
       const cell = row.insertCell();
       cell.append(element("span"));

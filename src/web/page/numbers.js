@@ -66,7 +66,9 @@ const when = (epoch) => (about.start === null ? "" : `, from ${shortStart(epoch)
 function axisLabel(epoch, epochs) {
   if (about.start === null) return String(epoch);
   const days = (epochs * about.length) / 86_400_000_000;
-  return days > 3 ? localTime(epoch).slice(0, 10) : localTime(epoch).slice(11, days > 0.02 ? 16 : 19);
+  const time = localTime(epoch);
+  if (days > 3) return time.slice(0, 10);
+  return days > 1 ? time.slice(5, 16).replace("T", " ") : time.slice(11, days > 0.02 ? 16 : 19);
 }
 
 /// A workload in words.
@@ -90,6 +92,24 @@ function estimateTitle(name) {
   return formula ? `regression ${formula}` : words[kind] ?? kind;
 }
 
+/// A number of seconds in words.
+function span(seconds) {
+  const [unit, size] = [["days", 86_400], ["h", 3600], ["min", 60], ["s", 1]].find(([, size]) => seconds >= 2 * size || size === 1);
+  return `${Math.floor(seconds / size)} ${unit}`;
+}
+
+/// Names of at most `most` characters, which stay different from each other: long ones lose their
+/// middle, or get a number.
+function shortened(names, most) {
+  const cut = (name, end) => (name.length <= most ? name : `${name.slice(0, most - 1 - end)}…${name.slice(name.length - end)}`);
+  const ends = Array.from({ length: most - 2 }, (_, at) => at + 1).sort((one, other) => Math.abs(one - most / 2) - Math.abs(other - most / 2));
+  for (const end of ends) {
+    const short = names.map((name) => cut(name, end));
+    if (new Set(short).size === names.length) return short;
+  }
+  return names.map((name, at) => (name.length <= most ? name : `${at + 1} ${name.slice(0, most - 4)}…`));
+}
+
 /// An element with this text and these properties.
 function element(name, text, properties) {
   const made = Object.assign(document.createElement(name), properties);
@@ -97,12 +117,17 @@ function element(name, text, properties) {
   return made;
 }
 
-/// Replaces the children of a place, and keeps the focus at the same link.
-function replace(place, children) {
+/// Replaces the children of a place. The focus stays at the same link, or goes to the one in its
+/// place if it is gone, or else to `otherwise`.
+function replace(place, children, otherwise = null) {
   const links = () => [...place.querySelectorAll("a")];
-  const focused = links().find((link) => link === document.activeElement)?.getAttribute("href");
+  const at = links().indexOf(document.activeElement);
+  const href = links()[at]?.getAttribute("href");
   place.replaceChildren(...children);
-  if (focused) links().find((link) => link.getAttribute("href") === focused)?.focus({ preventScroll: true });
+  if (at < 0) return;
+  const now = links();
+  const next = now.find((link) => link.getAttribute("href") === href) ?? now[Math.min(at, now.length - 1)] ?? otherwise;
+  next?.focus({ preventScroll: true });
 }
 
 /// Offers these options in a list, and chooses one.

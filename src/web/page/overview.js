@@ -37,6 +37,7 @@ function refresh(query) {
       try {
         const readings = await load("readings", query);
         if (overview?.name !== name) return;
+        if (readings.to > overview.readings.to) learnNewest();
         overview = { name, readings };
         drawOverview(current(), readings.of[0]);
       } catch (error) {
@@ -82,12 +83,14 @@ function drawOverview(state, of) {
   const wanted = (state.q ?? "").toLowerCase();
   const found = all.filter(({ line }) => line.key.toLowerCase().includes(wanted));
   // The total is of another size than its parts, so it does not set their scale.
-  const parts = lines.filter((line) => line.key !== "all" || lines.length === 1);
+  const parts = lines.filter((line) => line.key !== about.total || lines.length === 1);
   const isCommon = state.scale !== "own";
   const common = isCommon ? domain(parts.map(newestPart), false) : null;
-  const cards = found.map(({ line, change, isApart }) => card({
+  const labels = shortened(found.map(({ line }) => line.key), CARD);
+  const cards = found.map(({ line, change, isApart }, at) => card({
     href: address({ ...ELSEWHERE, key: line.key, of, last: state.last }),
     name: line.key,
+    label: labels[at],
     line,
     frame: { from: readings.from, to: readings.to, range: isCommon ? common : domain([line], false) },
     note: noteOf(line, change, isApart),
@@ -102,7 +105,10 @@ function drawOverview(state, of) {
   const missing = about.all_keys_listed ? "" : state.q
     ? ` Of ${about.number_of_keys} keys, the first ${about.keys.length} with this text are shown.`
     : ` These are the first of ${about.number_of_keys} keys: search for a part of the name of another.`;
-  $("found").textContent = found.length === all.length ? `${all.length} keys` : `${found.length} of ${all.length} keys`;
+  const isTotal = ({ line }) => line.key === about.total;
+  const [shown, known] = [found, all].map((list) => list.filter((one) => !isTotal(one)).length);
+  const number = `${shown === known ? "" : `${shown} of `}${known} ${known === 1 ? "key" : "keys"}`;
+  $("found").textContent = `${number}${found.some(isTotal) ? " and their total" : ""}`;
   $("overview-hint").textContent = `${span}${scale}${missing} Band: ${about.level * 100} % confidence interval for ${about.plot.band}. ${faintness(of)}` +
     " Under each chart: the change since the first epoch shown that is not pale, with ▲ or ▼ where the two intervals do not meet." +
     (sort === "signal" ? " Signal over noise: the number divided by the half-width of its interval." : "");

@@ -39,11 +39,14 @@ async function show(isStep = false) {
     if (about.of !== estimate.toString()) await learn(estimate);
     if (location.hash !== wanted) return;
     const [key, of] = [shownKey(state), shownSeries(state)];
+    const strangers = about.all_keys_listed ? state.vs.filter((name) => !about.keys.includes(name)) : [];
+    if (strangers.length > 0) { goWithout(strangers, `There is no key ${strangers.join(", ")} to compare with.`); return; }
     if (key === null && detail !== null) { leave(); detail = null; }
     drawControls(state, key, of);
     $("overview").hidden = key !== null;
     $("detail").hidden = key === null;
-    complain(null);
+    complain(excuse);
+    excuse = null;
     document.title = `${key !== null && about.by !== null ? `${key}, ` : ""}${about.name} – hushflow`;
     await (key === null ? showOverview(state, of) : showDetail({ ...state, key }, of));
     if (location.hash === wanted && shownFor !== null && shownFor !== key) {
@@ -53,6 +56,8 @@ async function show(isStep = false) {
     shownFor = key;
   } catch (error) {
     if (location.hash !== wanted) return;
+    const { vs } = current();
+    if (vs.length > 0 && about !== null) { loading = null; goWithout(vs, `${error.message}: nothing is compared.`); return; }
     leave();
     [overview, detail, loading] = [null, null, null];
     $("overview").hidden = true;
@@ -60,6 +65,15 @@ async function show(isStep = false) {
     status("lost", "no numbers");
     complain(error instanceof TypeError && !navigator.onLine ? "the server can't be reached" : error.message);
   }
+}
+
+/// What to complain of once the page is drawn.
+let excuse = null;
+
+/// Shows the chart without keys of the address that it can't be compared with.
+function goWithout(names, why) {
+  excuse = why;
+  go({ vs: current().vs.filter((name) => !names.includes(name)) }, true);
 }
 
 /// Asks the server about an estimate.
@@ -143,6 +157,7 @@ async function begin() {
   buildDetail();
   buildTables();
   buildDownloads();
+  watch();
   document.addEventListener("click", (event) => {
     const link = event.target.closest('a[href^="#"]');
     if (link === null || event.button > 0 || event.ctrlKey || event.metaKey || event.shiftKey) return;

@@ -15,6 +15,8 @@ function stateOf(hash) {
   const found = new URLSearchParams(hash.replace(/^#/, ""));
   const state = {};
   for (const name of NAMES) state[name] = LISTS.includes(name) ? found.getAll(name) : found.get(name) || null;
+  // Epochs in either order.
+  if (state.from && state.to && Number(state.from) > Number(state.to)) [state.from, state.to] = [state.to, state.from];
   return state;
 }
 

@@ -13,6 +13,7 @@ use crate::harness::{
     Ended, Lab, Random, Stream, await_until, finish, hushflow, releases, run, stop, sums, tail, wait,
 };
 use crate::servers::Proxy;
+use crate::tls::certificates;
 use server::{PostgresServer, installed};
 
 const STREAM: Stream = Stream { rows: 6000, epochs: 40 };
@@ -355,7 +356,22 @@ fn connections_are_encrypted_to_the_right_server_only() {
     )
     .expect("rules of access");
     case.server.sql("SELECT pg_reload_conf()");
-    await_until("the rules hold", || end(&case, "").err.contains("no encryption (28000)"));
+    let hint = "no encryption (28000): if it admits encrypted connections alone, add tls = true";
+    await_until("the rules hold", || end(&case, "").err.contains(hint));
     end(&case, &roots("ca.pem")).succeeded();
     assert!(sums(&case.state()) == case.expected, "the sums are not those of a file");
+    // It also requires certificates of its clients.
+    certificates(&case.lab);
+    let rule = "hostssl all reader 127.0.0.1/32 scram-sha-256 clientcert=verify-ca";
+    case.server.require_certificates(&case.lab.path("ca.pem"), rule);
+    let certified = |name: &str| {
+        let file = |end: &str| case.lab.path(&format!("{name}.{end}")).display().to_string();
+        let files = format!("tls_certificate = '{}'\ntls_key = '{}'", file("pem"), file("key"));
+        format!("{}\n{files}", roots("ca.pem"))
+    };
+    let hint = "(28000): if it requires a client certificate, set tls_certificate and tls_key";
+    end(&case, &roots("ca.pem")).failed(1, &[hint]);
+    end(&case, &certified("strange")).failed(1, &["it refuses our certificate: it does not trust the root"]);
+    end(&case, &certified("outdated")).failed(1, &["it refuses our certificate: it has expired"]);
+    end(&case, &certified("client")).succeeded();
 }

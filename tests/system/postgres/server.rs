@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use tempfile::TempDir;
@@ -116,6 +116,20 @@ impl PostgresServer {
         self.kill();
         self.start();
         Some(folder)
+    }
+
+    /// Trusts the clients' root in this file, and admits `reader` by this rule of access alone.
+    pub(crate) fn require_certificates(&mut self, roots: &Path, rule: &str) {
+        let path = self.data().join("clients.pem");
+        fs::copy(roots, &path).expect("a file");
+        if rustix::process::geteuid().is_root() {
+            chown(&path, Some(NOBODY), Some(NOBODY)).expect("the file has an owner");
+        }
+        let rules = format!("{rule}\nhost all postgres 127.0.0.1/32 trust\n");
+        fs::write(self.data().join("pg_hba.conf"), rules).expect("rules of access");
+        self.sql_in("postgres", "ALTER SYSTEM SET ssl_ca_file = 'clients.pem'");
+        self.kill();
+        self.start();
     }
 
     pub(crate) fn start(&mut self) {

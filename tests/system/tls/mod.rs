@@ -23,13 +23,13 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use crate::harness::Lab;
 
 /// An authority, whose certificate is `NAME.pem` in the lab.
-struct Authority {
+pub(crate) struct Authority {
     name: &'static str,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
-    fn new(lab: &Lab, name: &'static str) -> Self {
+    pub(crate) fn new(lab: &Lab, name: &'static str) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut parameters = CertificateParams::new(Vec::new()).unwrap();
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -39,7 +39,7 @@ impl Authority {
     }
 
     /// Writes `NAME.pem` and `NAME.key`: a certificate for a host, from the year 2020 on.
-    fn issue(&self, lab: &Lab, name: &str, host: &str, last_year: i32) {
+    pub(crate) fn issue(&self, lab: &Lab, name: &str, host: &str, last_year: i32) {
         let key = KeyPair::generate().unwrap();
         let mut parameters = CertificateParams::new(vec![host.into()]).unwrap();
         parameters.distinguished_name.push(DnType::CommonName, name);
@@ -78,16 +78,17 @@ impl Authority {
     }
 }
 
-const LATER: i32 = 2200;
+pub(crate) const LATER: i32 = 2200;
 
 /// A lab with the certificates of most tests: of a server, of a client, and unsuitable ones.
-fn certificates(lab: &Lab) -> Authority {
+pub(crate) fn certificates(lab: &Lab) -> Authority {
     let authority = Authority::new(lab, "ca");
     authority.issue(lab, "server", "127.0.0.1", LATER);
     authority.issue(lab, "renewed", "127.0.0.1", LATER);
     authority.issue(lab, "elsewhere", "elsewhere.example", LATER);
     authority.issue(lab, "expired", "127.0.0.1", 2021);
     authority.issue(lab, "client", "client.example", LATER);
+    authority.issue(lab, "outdated", "client.example", 2021);
     Authority::new(lab, "stranger").issue(lab, "strange", "client.example", LATER);
     authority
 }

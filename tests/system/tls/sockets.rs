@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 use super::{certificates, connect};
 use crate::harness::{Lab, Stream, await_until, run, sums, wait};
@@ -97,39 +98,86 @@ fn peers_with_a_certificate_send_and_others_neither_send_nor_block() {
     drop((silent, half, plain));
 }
 
+/// A server's end of TLS with a certificate of this name. With roots it requires a certificate of
+/// the client.
+fn server(lab: &Lab, name: &str, client_roots: Option<&str>) -> Arc<ServerConfig> {
+    let file = |name: &str| lab.path(&format!("{name}.pem"));
+    let chain = CertificateDer::pem_file_iter(file(name)).unwrap();
+    let key = PrivateKeyDer::from_pem_file(lab.path(&format!("{name}.key"))).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder.with_safe_default_protocol_versions().unwrap();
+    let builder = match client_roots {
+        None => builder.with_no_client_auth(),
+        Some(name) => {
+            let mut roots = RootCertStore::empty();
+            roots.add(CertificateDer::from_pem_file(file(name)).unwrap()).unwrap();
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(verifier.build().unwrap())
+        }
+    };
+    Arc::new(builder.with_single_cert(chain.map(Result::unwrap).collect(), key).unwrap())
+}
+
+/// Serves the text to the next peer, and returns whether it has taken all of it. The connection
+/// stays open until the peer ends it, if it is `silent` after the text.
+fn serve(listener: &TcpListener, config: Arc<ServerConfig>, text: &str, silent: bool) -> bool {
+    let (socket, _) = listener.accept().unwrap();
+    let mut peer = StreamOwned::new(ServerConnection::new(config).unwrap(), socket);
+    let is_taken = peer.write_all(text.as_bytes()).and_then(|()| peer.flush()).is_ok();
+    if is_taken && !silent {
+        peer.conn.send_close_notify();
+        let _ = peer.flush();
+    }
+    let _ = peer.read(&mut [0]);
+    is_taken
+}
+
 #[test]
-fn a_source_checks_the_peer_it_connects_to() {
+fn a_source_checks_the_server_it_connects_to_and_ends_where_only_a_person_can_help() {
     let case = EncryptedStream::new();
     certificates(&case.lab);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let text = case.header.clone() + &case.rows.concat();
-    let config = |name: &str| {
-        let chain = CertificateDer::pem_file_iter(case.lab.path(&format!("{name}.pem"))).unwrap();
-        let key = PrivateKeyDer::from_pem_file(case.lab.path(&format!("{name}.key"))).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(provider);
-        let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-        Arc::new(builder.with_single_cert(chain.map(Result::unwrap).collect(), key).unwrap())
-    };
-    // A stranger, a certificate for another name, and one that has expired, before the right one.
-    // The last connection is silent.
-    let configs = ["strange", "elsewhere", "expired", "server", "server"].map(config);
-    let server = std::thread::spawn(move || {
-        for (number, config) in configs.into_iter().enumerate() {
-            let (socket, _) = listener.accept().unwrap();
-            let mut peer = StreamOwned::new(ServerConnection::new(config).unwrap(), socket);
-            let text = if number < 4 { text.as_str() } else { "" };
-            // A source that refuses the certificate takes nothing.
-            if peer.write_all(text.as_bytes()).and_then(|()| peer.flush()).is_ok() && number < 4 {
-                peer.conn.send_close_notify();
-                let _ = peer.flush();
-            }
-            let _ = peer.read(&mut [0]);
+    let path = format!("tcp://{address}");
+    let trusting = "tls = true\ntls_roots = 'ca.pem'";
+    let certified =
+        |name: &str| format!("{trusting}\ntls_certificate = '{name}.pem'\ntls_key = '{name}.key'");
+    // Of the server, the roots of its clients, the fields of the source, and what is wrong.
+    let cases = [
+        ("strange", None, trusting.to_owned(), "signed by a trusted root: name the root with tls_roots"),
+        ("elsewhere", None, trusting.to_owned(), "elsewhere.example"),
+        ("expired", None, trusting.to_owned(), "has expired or is not valid yet"),
+        ("server", None, "tls = true\ntls_roots = 'gone.pem'".to_owned(), "gone.pem"),
+        ("server", Some("ca"), trusting.to_owned(), "it requires a client certificate: set tls_certificate"),
+        (
+            "server",
+            Some("ca"),
+            certified("strange"),
+            "it refuses our certificate: it does not trust the root",
+        ),
+        ("server", Some("ca"), certified("outdated"), "it refuses our certificate: it has expired"),
+    ];
+    for (name, roots, fields, part) in &cases {
+        for acknowledge in ["", "\nacknowledge = true"] {
+            let run = case.start(&path, &format!("{fields}{acknowledge}"), &[]);
+            serve(&listener, server(&case.lab, name, *roots), "", true);
+            let ended = wait(run);
+            assert!(!ended.err.contains("trying again"), "{}", ended.err);
+            ended.failed(1, &[&path, part]);
         }
-    });
-    let fields = "tls = true\ntls_roots = 'ca.pem'";
-    let errors = case.check(case.start(&format!("tcp://{address}"), fields, &["--until-idle", "1s"]));
-    server.join().unwrap();
-    assert!(errors.contains("signed by a trusted root"), "{errors}");
+    }
+    // Servers that disappear, speak no TLS, or end without a word are tried again, and the rows
+    // count once. The last connection is silent.
+    let config = server(&case.lab, "server", Some("ca"));
+    let run = case.start(&path, &certified("client"), &["--until-idle", "1s"]);
+    drop(listener.accept().unwrap());
+    listener.accept().unwrap().0.write_all(b"event,arrival,key\n").unwrap();
+    serve(&listener, Arc::clone(&config), "", false);
+    assert!(serve(&listener, Arc::clone(&config), &text, false));
+    serve(&listener, config, "", true);
+    let errors = case.check(run);
+    let notices = ["does not speak TLS", "ended the connection"];
+    assert!(notices.iter().all(|part| errors.matches(part).count() <= 1), "{errors}");
 }

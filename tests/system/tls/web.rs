@@ -104,7 +104,10 @@ fn an_expired_certificate_is_a_warning_at_the_start() {
     let errors = wait(run).err;
     let warnings = errors.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(warnings.matches("expired.pem of").count(), 3, "metrics, source and sink: {errors}");
-    assert!(warnings.contains("of --tls-certificate has expired, so clients refuse it"), "{errors}");
+    assert!(
+        warnings.contains("of --tls-certificate has expired on 2021-01-01T00:00:00Z, so clients refuse it"),
+        "{errors}"
+    );
     assert!(warnings.contains("tcp-listen://127.0.0.1:0: the certificate"), "{errors}");
 }
 

@@ -4,20 +4,26 @@
 //! - `browser`: a headless Chromium, if installed.
 //! - `pages`: what the browser shows.
 //! - `readings`: the numbers of charts.
+//! - `shown`: what the page says beside its numbers.
 
 mod browser;
 mod pages;
 mod readings;
+mod shown;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use crate::harness::{self, Lab, Stream, answer, finish, hushflow, releases, run, send, served, tail, wait};
+use browser::Browser;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use serde_json::{Value, json};
 
 const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
+
+/// Whether the page has shown the last epoch of all, in its script.
+const ENDED: &str = "$('status')?.dataset.state === 'ended'";
 
 /// A state directory with twenty epochs of seven keys, with more records than noise in some of
 /// them.
@@ -47,6 +53,11 @@ impl Site {
         let mut child = command.arg(state).args(arguments).spawn().expect("tail starts");
         let (address, _) = served(&mut child);
         Site { child, address }
+    }
+
+    /// Opens the page in a browser, if one is installed.
+    fn open(&self, address: &str) -> Option<Browser> {
+        Browser::open(&format!("http://{}/{address}", self.address))
     }
 
     /// Requests a path with more header fields; returns status line and body.

@@ -11,16 +11,8 @@ use parquet::record::Field;
 use serde_json::{Value, json};
 
 use super::browser::Browser;
-use super::{Site, lines, plain, published};
+use super::{ENDED, Site, lines, plain, published};
 use crate::harness::{Lab, await_until, finish, run, wait};
-
-const ENDED: &str = "$('status')?.dataset.state === 'ended'";
-
-impl Site {
-    fn open(&self, address: &str) -> Option<Browser> {
-        Browser::open(&format!("http://{}/{address}", self.address))
-    }
-}
 
 /// Returns the numbers that the page shows of a line.
 fn shown(browser: &mut Browser) -> Value {
@@ -352,6 +344,11 @@ fn what_is_shown_can_be_downloaded() {
             && svg.contains("Standard deviation of b")
             && svg.contains("(ε, δ) = (20, 0.000001)")
     );
+    // A legend: each key with a piece of its line.
+    for key in ["k3", "k4"] {
+        assert!(svg.contains(&format!(">{key}</text>")), "{key} is in the legend");
+    }
+    assert_eq!(svg.matches("d=\"M1,4H23\"").count(), 2);
     assert!(svg.contains("stroke=\"rgb") && !svg.contains("class="), "a file has no style sheet");
     let is_png = |bytes: &[u8]| bytes.starts_with(b"\x89PNG\r\n\x1a\n") && bytes.len() > 10_000;
     assert!(is_png(&saved(&mut browser, "trend", "PNG", "stream-k3-sd_b.png")));
