@@ -26,7 +26,7 @@ pub(crate) struct RangeCursor {
     first_row: u64,
     /// The stretch that holds the next row, or a later one.
     next: usize,
-    /// Whether the rows of that stretch must be read.
+    /// Whether the rest of that stretch must be read.
     is_refused: bool,
     current: Option<CurrentRange>,
 }
@@ -91,7 +91,7 @@ impl RangeCursor {
                     return Ok(Turn::Parsed);
                 }
                 rows.park(self.end_of(current));
-                self.current = None;
+                (self.current, self.is_refused) = (None, true);
             }
             if row < self.first_row {
                 return Ok(Turn::Read);

@@ -11,8 +11,9 @@ use crate::source::content::{RowFate, RowRules, UnusableRow};
 use crate::source::rows::{RangeRow, RowReader};
 use crate::state::Position;
 
-/// Number of rows that show whether a guess is right.
-const SHOWN_ROWS: usize = 8;
+/// Number of rows by which a guess is judged, and of those in a row that must be whole.
+const SHOWN_ROWS: usize = 16;
+const WHOLE_ROWS: usize = 3;
 
 /// Parses ranges of the files of a source.
 pub(crate) struct RangeParser {
@@ -54,15 +55,19 @@ impl RangeParser {
 
     fn parse_guess(&mut self, stretch: FileStretch) -> Result<ParsedRange, SourceError> {
         let Some(start) = self.first_row(stretch, false)? else { return Ok(ParsedRange::default()) };
-        let parsed = self.parse_from(start, stretch, usize::MAX, true)?;
-        if stretch.from == 0 || !looks_wrong(&parsed) {
+        let parsed = self.parse_from(start, stretch, usize::MAX)?;
+        if stretch.from == 0 || !parsed.rows.first().is_some_and(is_cut) {
             return Ok(parsed);
         }
-        let Some(other) = self.first_row(stretch, true)? else { return Ok(parsed) };
-        let shown = self.parse_from(other, stretch, SHOWN_ROWS, false)?;
-        match looks_wrong(&shown) {
-            true => Ok(parsed),
-            false => self.parse_from(other, stretch, usize::MAX, true),
+        let outside = first_whole(&parsed);
+        let inside = match self.first_row(stretch, true)? {
+            Some(start) => first_whole(&self.parse_from(start, stretch, SHOWN_ROWS)?),
+            None => None,
+        };
+        // The guess after which fewer rows are cut.
+        match outside.into_iter().chain(inside).min_by_key(|&(cut, _)| cut) {
+            Some((_, start)) => self.parse_from(start, stretch, usize::MAX),
+            None => Ok(parsed),
         }
     }
 
@@ -86,13 +91,12 @@ impl RangeParser {
         start: u64,
         stretch: FileStretch,
         most: usize,
-        surveys: bool,
     ) -> Result<ParsedRange, SourceError> {
         let first = Position::new(stretch.part, start);
         self.rows.park(first);
         let (mut range, mut held) = (ParsedRange { start, ..ParsedRange::default() }, HeldContent::default());
         held.width = self.rules.width();
-        held.survey = if surveys { RowSurvey::new(&self.columns) } else { RowSurvey::default() };
+        held.survey = RowSurvey::new(&self.columns);
         let mut base = None;
         loop {
             let read = self.rows.read_within(stretch.to)?;
@@ -156,13 +160,17 @@ impl RangeParser {
     }
 }
 
-/// Whether most of the first rows don't have the fields of the header.
-fn looks_wrong(range: &ParsedRange) -> bool {
+/// Whether a row doesn't have the fields of the header.
+fn is_cut(row: &ParsedRow) -> bool {
+    matches!(row.fate, ParsedFate::NoClock(UnusableRow { slot: None, defect: Defect::FieldCount }))
+}
+
+/// Returns where the first of a few rows begins that have the fields of the header, and the number
+/// of rows before it that don't.
+fn first_whole(range: &ParsedRange) -> Option<(usize, u64)> {
     let shown = &range.rows[..range.rows.len().min(SHOWN_ROWS)];
-    let is_wrong = |row: &&ParsedRow| {
-        matches!(row.fate, ParsedFate::NoClock(UnusableRow { slot: None, defect: Defect::FieldCount }))
-    };
-    2 * shown.iter().filter(is_wrong).count() > shown.len()
+    let first = shown.windows(WHOLE_ROWS).position(|rows| !rows.iter().any(is_cut))?;
+    Some((first, range.start + u64::from(shown[first].start)))
 }
 
 /// Returns the number of bytes up to the first row after the first line end that ends a row. With
