@@ -87,7 +87,8 @@ pub(crate) struct RunArguments {
     /// host:port of every process of the cluster, in order
     #[arg(long, value_delimiter = ',', requires = "process", value_name = "HOST:PORT,…")]
     hosts: Vec<String>,
-    /// Index of this process in the list of hosts, from 0. Process 0 reads the source and commits
+    /// Index of this process in the list of hosts, from 0. Process 0 takes the rows in their order
+    /// and commits; all processes read files that the pipeline lists
     #[arg(long, requires = "hosts", value_name = "I")]
     process: Option<usize>,
     /// Key file that all processes of the cluster share, created by `hushflow key FILE`. Without a

@@ -58,6 +58,11 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
         None
     }
 
+    /// Returns its files to read in ranges, if they are text of which any part can be read.
+    fn ranges(&self, _shape: &RowLayout, _control: &Control) -> Option<RangedFiles> {
+        None
+    }
+
     /// Whether it has no end.
     fn is_endless(&self) -> bool {
         true
@@ -108,6 +113,13 @@ pub(crate) trait Partitions: Send + Sync {
 
     /// Opens a partition. The part of its positions is its number.
     fn open(&self, partition: u32) -> Box<dyn Origin>;
+}
+
+/// Files of which any part can be read.
+pub(crate) struct RangedFiles {
+    pub(crate) origin: Box<dyn Origin>,
+    /// Bytes of each file; `None` for one that must be read from its beginning.
+    pub(crate) lengths: Vec<Option<u64>>,
 }
 
 /// Stores outside of the state directory how far a source has been read.

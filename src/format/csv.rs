@@ -210,6 +210,10 @@ impl FileRows for CsvRows {
         Ok(outcome)
     }
 
+    fn settle(&mut self) -> io::Result<()> {
+        self.skip_line_ends()
+    }
+
     fn position(&self) -> (u64, u64) {
         (self.stream.offset(), self.parser.line())
     }

@@ -76,6 +76,11 @@ pub(crate) trait FileRows: Send {
     /// after that row.
     fn read(&mut self, row: &mut Row) -> std::io::Result<RowOutcome>;
 
+    /// Passes the line ends before the next row. May wait for bytes after them.
+    fn settle(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+
     /// Returns the offset in bytes and the line where the next row begins, or the end of the line
     /// before it.
     fn position(&self) -> (u64, u64);

@@ -5,7 +5,9 @@
 //! after it ([`bootstrap`](super::bootstrap)). All communication, including the dataflow's own
 //! exchange, uses encrypted links ([`link`](super::link)).
 
+use std::cell::RefCell;
 use std::panic::PanicHookInfo;
+use std::rc::Rc;
 use std::time::Duration;
 
 use hushflow_operators::Fault;
@@ -14,15 +16,20 @@ use timely::WorkerConfig;
 use timely::communication::Hooks;
 use timely::communication::allocator::zero_copy::initialize::initialize_networking_from_sockets;
 use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::operators::{Exchange, Input, Inspect, Probe};
+use timely::dataflow::{InputHandle, ProbeHandle};
 use timely::worker::Worker;
 
+use super::PARK_TIMEOUT;
 use super::bootstrap::ProcessLinks;
+use super::journal::RunStart;
 use crate::key::SharedKey;
 
 /// Addresses of the processes of a run.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// Number of this process, from 0. The first reads the source and commits.
+    /// Number of this process, from 0. The first takes the rows in their order and commits.
     pub process: usize,
     /// `host:port` of every process, by number.
     pub hosts: Vec<String>,
@@ -182,4 +189,23 @@ pub(super) fn execute<T: Send + 'static>(
         fault.raise(&reason);
         super::RunError::Fault(reason)
     })
+}
+
+/// Sends every worker of every process its start, with only the private state that it owns.
+pub(super) fn send_starts(worker: &mut Worker, start: Option<&RunStart>) -> RunStart {
+    let received: Rc<RefCell<Option<RunStart>>> = Rc::default();
+    let probe = ProbeHandle::new();
+    let mut input: InputHandle<u64, CapacityContainerBuilder<Vec<(u64, RunStart)>>> = InputHandle::new();
+    let sink = Rc::clone(&received);
+    worker.dataflow::<u64, _, _>(|scope| {
+        let starts = scope.input_from(&mut input).exchange(|(to, _)| *to);
+        starts.inspect(move |(_, start)| *sink.borrow_mut() = Some(start.clone())).probe_with(&probe);
+    });
+    if let Some(start) = start.filter(|_| worker.index() == 0) {
+        let peers = worker.peers();
+        (0..peers).for_each(|to| input.send((to as u64, start.of_worker(to, peers))));
+    }
+    input.close();
+    while !probe.done() && worker.step_or_park(Some(PARK_TIMEOUT)) {}
+    received.take().expect("the first worker of the first process has sent it")
 }

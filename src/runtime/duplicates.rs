@@ -94,7 +94,11 @@ mod tests {
             values: rows.iter().flat_map(|row| [row.2, -row.2]).collect(),
             ..Records::default()
         };
-        RecordBatch { records, fingerprints: rows.iter().map(|row| row.1).collect() }
+        RecordBatch {
+            records,
+            fingerprints: rows.iter().map(|row| row.1).collect(),
+            ..RecordBatch::default()
+        }
     }
 
     #[test]

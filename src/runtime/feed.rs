@@ -26,6 +26,7 @@ use crate::state::IngestJournal;
 
 use super::duplicates::DuplicateFilter;
 use super::preflight::{ClosedEpochs, RowGuard};
+use super::ranges::OtherReaders;
 use super::resume::{EpochResume, SourceResume};
 
 /// Largest number of batches that wait for a worker.
@@ -97,10 +98,15 @@ struct Outbox {
 }
 
 /// Wakes a worker's source operator, the last time when the reader ends.
-struct SourceWaker(Arc<OnceLock<SyncActivator>>);
+pub(super) struct SourceWaker(Arc<OnceLock<SyncActivator>>);
 
 impl SourceWaker {
-    fn wake(&self) {
+    /// Wakes the operator whose activator will be here.
+    pub(super) fn of(activator: &Arc<OnceLock<SyncActivator>>) -> Self {
+        SourceWaker(Arc::clone(activator))
+    }
+
+    pub(super) fn wake(&self) {
         if let Some(activator) = self.0.get() {
             // An error means that the worker has ended.
             let _ = activator.activate();
@@ -127,6 +133,8 @@ pub(super) struct RecordDistributor {
     ingest: Option<Arc<IngestJournal>>,
     /// Judges the rows.
     guard: Option<RowGuard>,
+    /// The processes that hold some of the rows.
+    others: Option<OtherReaders>,
 }
 
 /// Result of reading at the end of a run. Private.
@@ -138,10 +146,10 @@ pub(super) struct ReadOutcome {
 }
 
 impl WorkerFeed {
-    /// Returns the messages for a worker, whose source operator `activator` wakes. Called once for
+    /// Returns the messages for a worker of this process, whose source operator `activator` wakes. Called once for
     /// each worker.
     pub(super) fn messages(&self, worker: usize, activator: SyncActivator) -> Receiver<FeedMessage> {
-        let inbox = &self.0[worker];
+        let inbox = &self.0[worker % self.0.len()];
         let _ = inbox.activator.set(activator);
         inbox.messages.clone()
     }
@@ -168,8 +176,9 @@ pub(super) fn channels(
     };
     let (workers, inboxes) = (0..workers).map(channel).unzip();
     let (fault, metrics, duplicates) = (fault.clone(), Arc::clone(metrics), DuplicateFilter::default());
-    let (block, ingest, guard) = (Block::default(), None, None);
-    let dealer = RecordDistributor { workers, turn: 0, block, fault, metrics, duplicates, ingest, guard };
+    let (block, ingest, guard, others) = (Block::default(), None, None, None);
+    let dealer =
+        RecordDistributor { workers, turn: 0, block, fault, metrics, duplicates, ingest, guard, others };
     (dealer, WorkerFeed(Arc::new(inboxes)))
 }
 
@@ -182,6 +191,11 @@ impl RecordDistributor {
     /// Sets the guard that judges the rows.
     pub(super) fn guarded(self, guard: Option<RowGuard>) -> Self {
         RecordDistributor { guard, ..self }
+    }
+
+    /// Sets the processes that hold some of the rows.
+    pub(super) fn among(self, others: Option<OtherReaders>) -> Self {
+        RecordDistributor { others, ..self }
     }
 
     /// Reads the source to its end, on a thread of its own.
@@ -239,14 +253,24 @@ impl RecordDistributor {
         if !records.is_empty() && !self.send_records(records) {
             return false;
         }
-        let Some((first, others)) = self.workers.split_first() else { return true };
-        let of_others = || VecDeque::from([ClosedRun { last, resume: None }]);
-        self.deliver(first, FeedMessage::Closed(closed))
-            && others.iter().all(|worker| self.deliver(worker, FeedMessage::Closed(of_others())))
+        self.others.iter().for_each(|others| others.close(last));
+        let Some((first, _)) = self.workers.split_first() else { return true };
+        self.deliver(first, FeedMessage::Closed(closed)) && self.close_others(1, last)
+    }
+
+    /// Informs all workers that the epochs up to `last` are closed, in a process that only follows.
+    pub(super) fn close_through(&self, last: u64) -> bool {
+        self.close_others(0, last)
+    }
+
+    /// Informs the workers from `first` on, which don't pass on where the pipeline resumes.
+    fn close_others(&self, first: usize, last: u64) -> bool {
+        let closed = || FeedMessage::Closed(VecDeque::from([ClosedRun { last, resume: None }]));
+        self.workers[first..].iter().all(|worker| self.deliver(worker, closed()))
     }
 
     /// Hands records to the next worker.
-    fn send_records(&mut self, records: Records) -> bool {
+    pub(super) fn send_records(&mut self, records: Records) -> bool {
         self.turn = (self.turn + 1) % self.workers.len();
         self.deliver(&self.workers[self.turn], FeedMessage::Records(records))
     }
@@ -323,7 +347,15 @@ impl RecordDistributor {
     pub(super) fn batch(&mut self, source: usize, mut batch: RecordBatch) -> bool {
         self.duplicates.take_out(&mut batch);
         if let Some(guard) = &mut self.guard {
-            guard.add(source, &batch, self.duplicates.found());
+            guard.add(source, &batch.records, self.duplicates.found());
+        }
+        for rows in std::mem::take(&mut batch.elsewhere) {
+            if let Some(guard) = &mut self.guard {
+                guard.add(source, &rows.records, self.duplicates.found());
+            }
+            if let Some(others) = &self.others {
+                others.assign(rows);
+            }
         }
         self.block.batches += usize::from(self.has_block());
         if batch.is_empty() {
@@ -372,8 +404,14 @@ impl RecordDistributor {
             return false;
         }
         info!("the source has ended");
-        self.workers.iter().all(|worker| self.deliver(worker, FeedMessage::End));
+        self.others.iter().for_each(OtherReaders::end);
+        self.finish();
         false
+    }
+
+    /// Reports the end to the workers of this process.
+    pub(super) fn finish(&self) {
+        self.workers.iter().all(|worker| self.deliver(worker, FeedMessage::End));
     }
 
     /// Waits for room in the channel, unless there is a fault. Returns whether the message was

@@ -30,6 +30,7 @@ mod moments;
 mod positions;
 mod preflight;
 mod progress;
+mod ranges;
 mod resume;
 mod source;
 #[cfg(test)]
@@ -38,7 +39,7 @@ mod tests;
 pub mod training;
 mod windows;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,9 +50,7 @@ use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseError;
 use hushflow_operators::Fault;
 use thiserror::Error;
-use timely::container::CapacityContainerBuilder;
-use timely::dataflow::operators::{Exchange, Input, Inspect, Probe};
-use timely::dataflow::{InputHandle, ProbeHandle};
+use timely::dataflow::ProbeHandle;
 use timely::worker::Worker;
 use tracing::{error, info, info_span};
 
@@ -65,13 +64,14 @@ use crate::publication::{Publication, PublicationError};
 use crate::source::{RowCounters, SourceError};
 use crate::state::{Enrolment, StateError};
 use bootstrap::{PeerWatch, ProcessLinks, connect_processes};
-use cluster::execute;
+use cluster::{execute, send_starts};
 use cuts::EntityCuts;
-use feed::{WorkerFeed, channels};
+use feed::{ReadOutcome, WorkerFeed, channels};
 use ingest::{OpenSources, SourceReaders, sources as open_sources};
 use journal::{Journal, RunStart, open_store};
 use merge::Merge;
-use preflight::{LOOK_ROWS, RowGuard};
+use preflight::{FIRST_ROWS, RowGuard};
+use ranges::{PostRoute, RangeReading};
 use resume::{TaggedPosition, judged};
 use windows::{STOPPED, TIMEOUT};
 
@@ -212,7 +212,8 @@ pub struct RunSummary {
 /// `publication` is the one that [`Publication::of_pipeline`] makes for this state directory.
 /// `begins` is called once, with the first epoch of this run.
 ///
-/// Only the first process of a cluster reads and commits; the others release their shards.
+/// Only the first process of a cluster commits; the others release their shards, and [read](ranges)
+/// some of the rows.
 ///
 /// # Errors
 /// [`RunError`]; what was committed before stays committed.
@@ -242,7 +243,8 @@ pub fn run(
     let (readers, taking) = sources.unzip();
     let taking = taking.flatten();
     let (dealer, feed) = channels(options.workers, &fault, &options.metrics);
-    let dealer = dealer.of_journal(taking.as_ref().map(Intake::ingest));
+    let (ranged, route) = RangeReading::new(pipeline, options);
+    let dealer = dealer.of_journal(taking.as_ref().map(Intake::ingest)).among(ranged.informs());
     options.metrics.watch_batches(feed.waiting());
     let start = lead.as_ref().map(|lead| lead.start.clone());
     let committed = start.as_ref().map_or(0, |start| start.first_epoch - 1);
@@ -257,18 +259,30 @@ pub fn run(
         Preflight::Warn => options.control.shows_private(),
         Preflight::Off => false,
     };
-    // The look at the first rows also shows that the horizon is too short for them.
-    let looks = committed == 0 && pipeline.preflight != Preflight::Off;
-    let looked_at = if looks { LOOK_ROWS } else { 0 };
-    let reading = readers.map(|readers| {
-        let prepared = |readers: SourceReaders| readers.judged_through(judged).reading_on(looked_at);
-        let readers: Vec<_> = readers.into_iter().map(prepared).collect();
-        let merge = Merge::new(pipeline, committed, compares_all, &options.control);
-        std::thread::Builder::new().name("source".into()).spawn(move || match SourceReaders::only(readers) {
-            Ok(reader) => dealer.deal(if compares_all { reader.comparing_all() } else { reader }),
-            Err(readers) => merge.deal(readers, dealer),
-        })
-    });
+    // The check of the first rows also shows that the horizon is too short for them.
+    let is_checked = committed == 0 && pipeline.preflight != Preflight::Off;
+    let first_rows = if is_checked { FIRST_ROWS } else { 0 };
+    let feeds = ranged.feeds();
+    let reading = if let Some(readers) = readers {
+        let prepared = |readers: SourceReaders| readers.judged_through(judged).reading_on(first_rows);
+        let work: Box<dyn FnOnce() -> ReadOutcome + Send> =
+            match SourceReaders::only(readers.into_iter().map(prepared).collect()) {
+                Ok(reader) => {
+                    let reader = ranged.ahead(reader, (pipeline, options), &fault);
+                    let reader = if compares_all { reader.comparing_all() } else { reader };
+                    Box::new(move || dealer.deal(reader))
+                }
+                Err(readers) => {
+                    drop(ranged);
+                    let merge = Merge::new(pipeline, committed, compares_all, &options.control);
+                    Box::new(move || merge.deal(readers, dealer))
+                }
+            };
+        Some(std::thread::Builder::new().name("source".into()).spawn(work))
+    } else {
+        ranged.follow(pipeline, options, dealer, &fault);
+        None
+    };
     let reading =
         reading.transpose().map_err(|error| RunError::Start(format!("no thread for the source: {error}")))?;
     let generation = lead.as_ref().map_or(0, |lead| lead.journal.generation());
@@ -280,7 +294,8 @@ pub fn run(
         control: options.control.clone(),
         cuts: cuts.clone(),
         texts: pipeline.discovery().map(|discovery| discovery.texts.clone()),
-        feed: leads.then_some(feed),
+        feed: feeds.then_some(feed),
+        route,
         start: start.clone(),
         lead: Mutex::new(lead),
         on_cluster_fault: options.cluster.as_ref().map(|cluster| cluster.on_fault),
@@ -411,6 +426,8 @@ struct ProcessState {
     /// The keys of the rows, if keys are discovered. Of use in the process that reads.
     texts: Option<KeyTexts>,
     feed: Option<WorkerFeed>,
+    /// Carries messages between the readers of the processes, if all of them read.
+    route: Option<PostRoute>,
     /// Known in the first process, which sends it to the others.
     start: Option<RunStart>,
     lead: Mutex<Option<FirstWorker>>,
@@ -425,6 +442,7 @@ impl ProcessState {
             Some(start) if self.on_cluster_fault.is_none() => start.clone(),
             start => send_starts(worker, start.as_ref()),
         };
+        self.route.iter().for_each(|route| route.build(worker));
         let committed = ProbeHandle::new();
         let last = Rc::new(Cell::new(start.first_epoch));
         let lead = if worker.index() == 0 {
@@ -470,23 +488,4 @@ impl ProcessState {
         }
         last.get()
     }
-}
-
-/// Sends every worker of every process its start, with only the private state that it owns.
-fn send_starts(worker: &mut Worker, start: Option<&RunStart>) -> RunStart {
-    let received: Rc<RefCell<Option<RunStart>>> = Rc::default();
-    let probe = ProbeHandle::new();
-    let mut input: InputHandle<u64, CapacityContainerBuilder<Vec<(u64, RunStart)>>> = InputHandle::new();
-    let sink = Rc::clone(&received);
-    worker.dataflow::<u64, _, _>(|scope| {
-        let starts = scope.input_from(&mut input).exchange(|(to, _)| *to);
-        starts.inspect(move |(_, start)| *sink.borrow_mut() = Some(start.clone())).probe_with(&probe);
-    });
-    if let Some(start) = start.filter(|_| worker.index() == 0) {
-        let peers = worker.peers();
-        (0..peers).for_each(|to| input.send((to as u64, start.of_worker(to, peers))));
-    }
-    input.close();
-    while !probe.done() && worker.step_or_park(Some(PARK_TIMEOUT)) {}
-    received.take().expect("the first worker of the first process has sent it")
 }

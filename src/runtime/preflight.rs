@@ -21,13 +21,13 @@
 //!
 //! The rules that decide: [`crate::check`].
 
-use hushflow_operators::{Entity, EntityHistory};
+use hushflow_operators::{Entity, EntityHistory, Records};
 
 use super::resume::SourceResume;
 use crate::check::{JudgeState, Problem, RowJudge, SourceRows};
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Preflight};
-use crate::source::{RecordBatch, RowCounters, RowSurvey};
+use crate::source::{RowCounters, RowSurvey};
 
 /// Number of rows of each source that the first check examines.
 pub(super) const FIRST_ROWS: u64 = 4096;
@@ -120,8 +120,8 @@ impl RowGuard {
     }
 
     /// Adds records of a source, which are dealt at once, without the `duplicates` found so far.
-    pub(super) fn add(&mut self, source: usize, batch: &RecordBatch, duplicates: u64) {
-        self.judge.add(source, &batch.records);
+    pub(super) fn add(&mut self, source: usize, records: &Records, duplicates: u64) {
+        self.judge.add(source, records);
         self.duplicates = duplicates;
     }
 

@@ -37,7 +37,9 @@
 
 mod accept;
 mod clock;
+mod content;
 mod fingerprint;
+mod ranges;
 mod reader;
 mod roles;
 mod rows;
@@ -55,8 +57,11 @@ use crate::state::Position;
 
 pub use crate::connect::SourceError;
 pub use crate::format::Defect;
+pub(crate) use ranges::{
+    AssignedRows, FileStretch, HeldRange, ParsedRange, RangeParser, RangePlan, RangeSupply,
+};
 pub use reader::SourceReader;
-pub(crate) use reader::shape;
+pub(crate) use reader::{range_parser, shape};
 pub use roles::entity;
 pub use stretch::{Stretch, Stretches};
 pub use survey::{BinSurvey, ClockStep, ColumnSurvey, RowSurvey, TimeSurvey};
@@ -73,10 +78,12 @@ pub struct RecordBatch {
     /// One for each record if the pipeline names an id column, else empty. Two records of an epoch
     /// are duplicates if their fingerprints are equal.
     pub fingerprints: Vec<u128>,
+    /// Rows that another process holds.
+    pub(crate) elsewhere: Vec<AssignedRows>,
 }
 
 impl RecordBatch {
-    /// Number of records.
+    /// Number of records in this process.
     pub fn len(&self) -> usize {
         self.records.len()
     }

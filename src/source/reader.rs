@@ -1,7 +1,10 @@
 //! Reads a source: turns its rows into batches of records and marks of closed epochs.
 
-use super::accept::RowRules;
+use std::sync::Arc;
+
 use super::clock::EpochClock;
+use super::content::RowRules;
+use super::ranges::{AssignedRows, RangeCursor, RangeParser, RangePlan, RangeSupply, TakenRow, Turn};
 use super::roles::FieldRoles;
 use super::rows::RowReader;
 use super::survey::SEARCHED_ROWS;
@@ -17,11 +20,17 @@ use crate::time::SkippedTimes;
 pub struct SourceReader {
     pub(super) control: Control,
     pub(super) rows: RowReader,
-    pub(super) rules: RowRules,
+    pub(super) rules: Arc<RowRules>,
+    /// The rows that are parsed ahead, if any are.
+    pub(super) ranges: Option<RangeCursor>,
     pub(super) epochs: EpochClock,
     /// Index of the source, and the number of sources.
     pub(super) rank: (u64, u64),
     pub(super) batch: RecordBatch,
+    /// The line of the current row.
+    pub(super) line: u64,
+    /// The epoch that the current row joins; 0 if none.
+    pub(super) joined: u64,
     pub(super) counters: RowCounters,
     /// The last epoch whose rows an earlier run has counted, and the counters of these rows.
     judged: (u64, RowCounters),
@@ -118,10 +127,13 @@ impl SourceReader {
             control: control.clone(),
             rows,
             skipped: SkippedTimes::of(&roles.times.zone),
-            rules: RowRules::new(pipeline, roles),
+            rules: Arc::new(RowRules::new(pipeline, roles)),
+            ranges: None,
             epochs: EpochClock::new(source, resume, committed, restarts),
             rank: (0, 1),
             batch: RecordBatch::default(),
+            line: 0,
+            joined: 0,
             counters: RowCounters::default(),
             judged: (0, RowCounters::default()),
             survey,
@@ -134,6 +146,13 @@ impl SourceReader {
             pending_rows: 0,
             ended: false,
         })
+    }
+
+    /// Takes rows that are parsed ahead, in these ranges. The first rows, which are looked at, are
+    /// read in their turn.
+    pub(crate) fn parsed_ahead(self, plan: RangePlan, supply: Box<dyn RangeSupply>, first_row: u64) -> Self {
+        let first_row = first_row.max(SEARCHED_ROWS);
+        SourceReader { ranges: Some(RangeCursor::new(plan, supply, first_row)), ..self }
     }
 
     /// Makes this reader number `rank.0` of `rank.1` sources.
@@ -209,7 +228,7 @@ impl SourceReader {
 
     /// Whether the next row must be read or waited for, and all before it were returned.
     pub(crate) fn has_read_all(&self) -> bool {
-        self.pending_rows == 0 && !self.epochs.is_due() && self.rows.must_wait()
+        self.pending_rows == 0 && !self.epochs.is_due() && self.lacks_row()
     }
 
     /// Whether more rows may arrive later.
@@ -219,7 +238,12 @@ impl SourceReader {
 
     /// Whether the next row may take long to arrive.
     pub(crate) fn must_wait(&self) -> bool {
-        self.is_live && self.rows.must_wait()
+        self.is_live && self.lacks_row()
+    }
+
+    /// Whether the next row is not in memory.
+    fn lacks_row(&self) -> bool {
+        !self.ranges.as_ref().is_some_and(RangeCursor::has_row) && self.rows.must_wait()
     }
 
     /// Returns the position from which a later run resumes if nothing more is read.
@@ -271,30 +295,42 @@ impl SourceReader {
     /// Whether to return the batch before reading on. Other sources then see the progress of this
     /// one, and closed epochs need not wait for another row.
     fn is_due(&self) -> bool {
-        (self.rank.1 > 1 || self.returns_early) && self.pending_rows > 0 && self.rows.must_wait()
+        (self.rank.1 > 1 || self.returns_early) && self.pending_rows > 0 && self.lacks_row()
     }
 
     /// Reads one row, if there is one, and determines which epochs are closed.
     fn advance(&mut self) -> Result<(), SourceError> {
-        let read = self.rows.read()?;
+        let turn = match &mut self.ranges {
+            None => Turn::Read,
+            Some(ranges) => ranges.turn(&mut self.rows, self.epochs.clock.row, &mut self.survey)?,
+        };
+        let read = match (turn, &mut self.ranges) {
+            (Turn::Wait, _) => return Ok(()),
+            (Turn::Parsed, Some(ranges)) => {
+                ranges.take(&mut self.rows).map(|(position, taken)| (position, Some(taken)))
+            }
+            _ => self.rows.read()?.map(|position| (position, None)),
+        };
         if self.control.is_stopped() {
             // The row may be incomplete, and this may not be the real end of the input.
             return Ok(());
         }
-        let Some(position) = read else {
+        let Some((position, taken)) = read else {
             self.check_end()?;
             self.ended = true;
             self.epochs.end();
             return Ok(());
         };
         let before = ResumePoint { position, clock: self.epochs.clock, ..ResumePoint::START };
+        self.line = taken.map_or_else(|| self.rows.line(), |taken| taken.line);
         self.counters.rows += 1;
         self.pending_rows += 1;
         self.epochs.begin_row();
         let had_begun = self.epochs.has_begun();
         let is_judged = self.epochs.due() < self.judged.0;
-        if let Err(refusal) = self.accept(before) {
-            self.refuse(refusal)?;
+        self.accept(before, taken.as_ref())?;
+        if let Some(taken) = taken.filter(|taken| !taken.is_here) {
+            self.assign(&taken);
         }
         self.check_leaps()?;
         self.check_keys()?;
@@ -305,11 +341,49 @@ impl SourceReader {
         }
         let begins = !had_begun && self.epochs.has_begun() && self.rank.1 == 1;
         if begins && self.epochs.begins_after_horizon() {
-            let (path, line, unit) = (self.rows.name(), self.rows.line(), self.unit_doubt());
+            let (path, line, unit) = (self.rows.name(), self.line, self.unit_doubt());
             return Err(SourceError::AfterHorizon { path, line, unit });
         }
         Ok(())
     }
+
+    /// Adds the epoch of a row that another process holds to the batch.
+    fn assign(&mut self, taken: &TakenRow) {
+        let continues =
+            |rows: &AssignedRows| rows.range == taken.range && rows.from + rows.epochs.len() == taken.index;
+        if !self.batch.elsewhere.last().is_some_and(continues) {
+            let (range, from, first_row) = (taken.range, taken.index, self.epochs.clock.row);
+            let rows =
+                AssignedRows { range, from, first_row, holder: taken.holder, ..AssignedRows::default() };
+            self.batch.elsewhere.push(rows);
+        }
+        if let Some(rows) = self.batch.elsewhere.last_mut() {
+            rows.epochs.push(self.joined);
+            if self.joined > 0 {
+                rows.records.keys.push(taken.key());
+                rows.records.epochs.push(self.joined);
+            }
+        }
+    }
+}
+
+/// Returns a parser of ranges of a source's files, and how these are cut; `None` if its rows must
+/// be read in their turn.
+pub(crate) fn range_parser(
+    pipeline: &Pipeline,
+    source: &Source,
+    control: &Control,
+) -> Option<(RangeParser, RangePlan)> {
+    let (roles, shape) = FieldRoles::new(pipeline, source);
+    let files = source.input.source().ranges(&shape, control)?;
+    if pipeline.discovery().is_some() {
+        // Keys are numbered in the order of their first rows.
+        return None;
+    }
+    let (columns, expects_header) = (shape.wanted.clone(), source.header.is_none());
+    let rows = RowReader::parked(files.origin, shape, expects_header, control, Position::START);
+    let plan = RangePlan::new(files.lengths, RangePlan::STRETCH);
+    Some((RangeParser::new(Arc::new(RowRules::new(pipeline, roles)), columns, rows), plan))
 }
 
 /// Returns the layout of a source's rows, with the columns that the pipeline reads.

@@ -31,7 +31,20 @@ pub(super) struct RowReader {
     continues: bool,
     /// The position of the next row while no file is open.
     position: Position,
+    /// Whether a file must be opened there before the next row is read.
+    is_parked: bool,
     fingerprints: Fingerprints,
+}
+
+/// What a reader of a range comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RangeRow {
+    /// A row that begins here.
+    Row(Position),
+    /// A row that begins after the range.
+    Past,
+    /// The end of the file.
+    FileEnd,
 }
 
 impl RowReader {
@@ -43,24 +56,79 @@ impl RowReader {
         control: &Control,
         position: Position,
     ) -> Result<Self, SourceError> {
-        let (control, row) = (control.clone(), Row::default());
-        let fingerprints = Fingerprints::default();
-        let (rows, continues) = (None, false);
-        let mut reader = RowReader {
-            origin,
-            shape,
-            expects_header,
-            control,
-            rows,
-            row,
-            continues,
-            position,
-            fingerprints,
-        };
+        let mut reader = Self::parked(origin, shape, expects_header, control, position);
         match reader.open_file() {
             Err(error) if !reader.control.is_stopped() => Err(error),
             _ => Ok(reader),
         }
+    }
+
+    /// Opens nothing before the first row is read.
+    pub(super) fn parked(
+        origin: Box<dyn Origin>,
+        shape: RowLayout,
+        expects_header: bool,
+        control: &Control,
+        position: Position,
+    ) -> Self {
+        RowReader {
+            origin,
+            shape,
+            expects_header,
+            control: control.clone(),
+            rows: None,
+            row: Row::default(),
+            continues: false,
+            position,
+            is_parked: true,
+            fingerprints: Fingerprints::default(),
+        }
+    }
+
+    /// Goes to a position, where the next row is read.
+    pub(super) fn park(&mut self, position: Position) {
+        (self.rows, self.continues, self.position, self.is_parked) = (None, false, position, true);
+    }
+
+    /// Passes the line ends before the next row, in a file that does not grow, and returns where
+    /// the row begins.
+    pub(super) fn settle(&mut self) -> Result<Position, SourceError> {
+        if let Some(rows) = &mut self.rows {
+            rows.settle().map_err(|source| io_error(&self.origin.name(self.position.part), source))?;
+        }
+        Ok(self.position())
+    }
+
+    /// Reads the next row of the same file if it begins before the offset `to`.
+    pub(super) fn read_within(&mut self, to: u64) -> Result<RangeRow, SourceError> {
+        self.unpark()?;
+        let before = self.settle()?;
+        if before.offset >= to {
+            return Ok(RangeRow::Past);
+        }
+        let path = || self.origin.name(before.part);
+        let Some(rows) = &mut self.rows else { return Ok(RangeRow::FileEnd) };
+        match rows.read(&mut self.row).map_err(|source| io_error(&path(), source))? {
+            RowOutcome::Row => Ok(RangeRow::Row(before)),
+            RowOutcome::End => Ok(RangeRow::FileEnd),
+            RowOutcome::TooLong => {
+                let line = rows.line();
+                Err(FormatError::RecordTooLong { path: path(), line, limit: RECORD_LIMIT }.into())
+            }
+        }
+    }
+
+    /// Returns the bytes of a file from a position on, if there are any.
+    pub(super) fn bytes_at(&mut self, position: Position) -> Result<Option<ByteStream>, SourceError> {
+        Ok(match self.origin.open(position)? {
+            Some(OpenFile::Bytes { stream, .. }) => Some(stream),
+            _ => None,
+        })
+    }
+
+    /// Opens the file at the position where the reader was parked.
+    fn unpark(&mut self) -> Result<(), SourceError> {
+        if self.is_parked { self.open_file() } else { Ok(()) }
     }
 
     /// Returns the fingerprint of the bytes read before a position.
@@ -95,7 +163,12 @@ impl RowReader {
 
     /// The name of the next row's file, for messages.
     pub(super) fn name(&self) -> PathBuf {
-        self.origin.name(self.position.part)
+        self.name_of(self.position.part)
+    }
+
+    /// The name of a file, for messages.
+    pub(super) fn name_of(&self, part: u32) -> PathBuf {
+        self.origin.name(part)
     }
 
     /// The line where the current row began.
@@ -115,6 +188,7 @@ impl RowReader {
 
     /// Reads the next row of this or the following files, and returns the position before it.
     pub(super) fn read(&mut self) -> Result<Option<Position>, SourceError> {
+        self.unpark()?;
         loop {
             let before = self.position();
             let path = || self.origin.name(before.part);
@@ -147,6 +221,7 @@ impl RowReader {
     /// Opens the file that the position names, if there is one.
     fn open_file(&mut self) -> Result<(), SourceError> {
         let Position { part: file, row: line, .. } = self.position;
+        self.is_parked = false;
         let opened = self.origin.open(self.position)?;
         self.continues = matches!(opened, Some(OpenFile::Bytes { is_rest: true, .. }));
         if file == 0 && opened.is_none() && matches!(self.shape.format, Format::Csv(_)) && self.expects_header

@@ -114,16 +114,17 @@ impl RowSurvey {
         RowSurvey { columns: columns.collect(), ..RowSurvey::default() }
     }
 
-    /// Notes the clock value of a row, in a field of `row`. The clock is at `clock` before it.
+    /// Notes the clock value of a row, and its text, if it is known. The clock is at `clock` before
+    /// it.
     pub(super) fn clock(
         &mut self,
         clock: i64,
         arrival: i64,
-        (row, slot): (&Row, usize),
+        text: Option<(&Row, usize)>,
         line: u64,
         number: u64,
     ) {
-        self.clocks.add(arrival, (row, slot), number);
+        self.clocks.add(arrival, text, number);
         if clock == i64::MIN {
             return;
         }
@@ -138,9 +139,10 @@ impl RowSurvey {
         }
     }
 
-    /// Notes the event time of a row, in a field of `row`, and its delay if a clock has a value.
-    pub(super) fn event(&mut self, event: i64, clock: Option<i64>, (row, slot): (&Row, usize), number: u64) {
-        self.events.add(event, (row, slot), number);
+    /// Notes the event time of a row, its text, if it is known, and its delay if a clock has a
+    /// value.
+    pub(super) fn event(&mut self, event: i64, clock: Option<i64>, text: Option<(&Row, usize)>, number: u64) {
+        self.events.add(event, text, number);
         if let Some(clock) = clock {
             let delay = clock.saturating_sub(event);
             if delay < 0 {
@@ -201,7 +203,7 @@ impl RowSurvey {
         }
     }
 
-    /// Adds the survey of the rows of another source.
+    /// Adds the survey of the rows of another source, or of other rows of the same one.
     pub fn merge(&mut self, other: &RowSurvey) {
         for column in &other.columns {
             match self.columns.iter_mut().find(|own| own.name == column.name) {
@@ -221,7 +223,11 @@ impl RowSurvey {
         self.whole_rows += other.whole_rows;
         self.row_defect = self.row_defect.or(other.row_defect);
         for (key, rows) in &other.unlisted_keys {
-            *self.unlisted_keys.entry(key.clone()).or_default() += rows;
+            if let Some(own) = self.unlisted_keys.get_mut(key) {
+                *own += rows;
+            } else if self.unlisted_keys.len() < UNLISTED_KEYS {
+                self.unlisted_keys.insert(key.clone(), *rows);
+            }
         }
         self.events.merge(&other.events);
         self.clocks.merge(&other.clocks);
@@ -259,10 +265,10 @@ impl ColumnSurvey {
 }
 
 impl TimeSurvey {
-    fn add(&mut self, time: i64, (row, slot): (&Row, usize), number: u64) {
+    fn add(&mut self, time: i64, text: Option<(&Row, usize)>, number: u64) {
         let (first, last) = self.range.unwrap_or((time, time));
         self.range = Some((first.min(time), last.max(time)));
-        if number < SEARCHED_ROWS {
+        if let Some((row, slot)) = text.filter(|_| number < SEARCHED_ROWS) {
             self.without_offset += u64::from(row.text(slot).is_ok_and(|text| !has_offset(text)));
         }
     }
@@ -301,7 +307,7 @@ mod tests {
         let (mut survey, row) = (RowSurvey::default(), Row::default());
         let mut clock = i64::MIN;
         for (line, time) in [0, 5, 6, 20, 19, 50, 51].into_iter().enumerate() {
-            survey.clock(clock, time, (&row, 0), line as u64, u64::MAX);
+            survey.clock(clock, time, Some((&row, 0)), line as u64, u64::MAX);
             clock = clock.max(time);
         }
         let steps: Vec<_> = survey.steps.iter().map(|step| (step.to - step.from, step.line)).collect();
@@ -314,10 +320,10 @@ mod tests {
         let (mut survey, row) = (RowSurvey::default(), Row::default());
         assert_eq!(survey.delay_within(0.5), None);
         for seconds in [0, 1, 3, 100] {
-            survey.event(0, Some(1_000_000 * seconds), (&row, 0), u64::MAX);
+            survey.event(0, Some(1_000_000 * seconds), Some((&row, 0)), u64::MAX);
         }
         assert_eq!((survey.delay_within(0.5), survey.delay_within(1.0)), (Some(2), Some(128)));
-        survey.event(9_000_000, Some(0), (&row, 0), u64::MAX);
+        survey.event(9_000_000, Some(0), Some((&row, 0)), u64::MAX);
         assert_eq!((survey.early_events, survey.delays.iter().sum::<u64>()), (1, 4));
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::json_document;
 use crate::http::{HttpAnswer, HttpRequest};
-use crate::readiness::{Readiness, usual_deadline};
+use crate::readiness::{Readiness, default_deadline};
 
 /// What the reader of the log has found so far.
 pub(super) struct PageProgress {
@@ -35,7 +35,7 @@ impl PageProgress {
         }
         PageProgress {
             horizon: schedule.horizon(),
-            deadline: within.or_else(|| usual_deadline(schedule)),
+            deadline: within.or_else(|| default_deadline(schedule)),
             published: AtomicU64::new(0),
             newest_at: Mutex::default(),
             readiness,

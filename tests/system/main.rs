@@ -8,7 +8,7 @@
 //! - Releases: `methods`, `by_column`, `discovery`, `windows`, `overlapping`, `window_columns`,
 //!   `entities`, `workers`, `statistics`.
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
-//!   `clocks`.
+//!   `clocks`, `ranges`.
 //! - Encrypted connections of sources, sinks and pages: `tls`.
 //! - Those that need a feature of their name, or `otel`: `kafka`, `postgres`, `s3`, `telemetry`.
 //! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`,
@@ -71,6 +71,7 @@ mod postgres;
 mod pressure;
 mod probes;
 mod query;
+mod ranges;
 mod readers;
 mod recovery;
 mod refusals;

@@ -1,6 +1,6 @@
 //! Reads the files that the pipeline lists, one after the other.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufRead, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 use crate::connect::standard::StoppableInput;
-use crate::connect::{OpenFile, Origin, OriginRequest, ReadExtent, ReadPart, SourceError, io_error};
+use crate::connect::{
+    OpenFile, Origin, OriginRequest, RangedFiles, ReadExtent, ReadPart, SourceError, io_error,
+};
 use crate::control::Control;
 use crate::format::ByteStream;
 use crate::format::Format;
+use crate::format::form::RowLayout;
 use crate::format::parquet::ParquetRows;
 use crate::format::unpack::Packing;
 use crate::state::Position;
@@ -46,6 +49,18 @@ pub(super) fn open(paths: &[PathBuf], opening: &OriginRequest<'_>) -> Result<Box
         true => Box::new(TextFiles { paths, packed, control: opening.control.clone() }),
         false => Box::new(ParquetFiles { paths, wanted: opening.shape.wanted.clone() }),
     })
+}
+
+/// Returns text files to read in ranges. Packed ones and pipes are read from their beginnings.
+pub(super) fn ranges(paths: &[PathBuf], shape: &RowLayout, control: &Control) -> Option<RangedFiles> {
+    let length = |path: &PathBuf| {
+        let found = path.metadata().ok().filter(Metadata::is_file)?;
+        matches!(Packing::of(path), Ok(None)).then_some(found.len())
+    };
+    let lengths: Vec<_> = paths.iter().map(length).collect();
+    let files =
+        TextFiles { paths: paths.to_vec(), packed: vec![false; paths.len()], control: control.clone() };
+    (shape.format != Format::Parquet).then(|| RangedFiles { origin: Box::new(files), lengths })
 }
 
 /// Checks a file and returns whether it is packed.

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{
-    AllowedFormats, Origin, OriginRequest, PositionParts, PositionTag, SinkConfig, SinkTarget, SourceConfig,
-    SourceError, System, SystemSection, TextField,
+    AllowedFormats, Origin, OriginRequest, PositionParts, PositionTag, RangedFiles, SinkConfig, SinkTarget,
+    SourceConfig, SourceError, System, SystemSection, TextField,
 };
 use crate::control::Control;
 use crate::document::definition::{FieldDefinition, FieldType, Word, forms, word};
 use crate::format::Format;
+use crate::format::form::RowLayout;
 use tables::TableFormat;
 
 /// Tag of files that the pipeline file lists.
@@ -172,6 +173,10 @@ impl SourceConfig for ListedFiles {
 
     fn kind(&self, format: Format) -> usize {
         if format == Format::Parquet { 2 } else { 0 }
+    }
+
+    fn ranges(&self, shape: &RowLayout, control: &Control) -> Option<RangedFiles> {
+        listed::ranges(&self.0, shape, control)
     }
 
     fn is_endless(&self) -> bool {

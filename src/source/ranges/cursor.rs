@@ -1,0 +1,189 @@
+//! Takes the rows of ranges in their turn.
+
+use super::{ParsedFate, ParsedRange, ParsedRow, RangePlan, RangeSupply};
+use crate::connect::SourceError;
+use crate::source::RowSurvey;
+use crate::source::content::{RowContent, RowFate, UnusableRow};
+use crate::source::rows::RowReader;
+use crate::state::Position;
+
+/// Where the next row comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It is parsed.
+    Parsed,
+    /// Its range is not parsed yet.
+    Wait,
+    /// It must be read.
+    Read,
+}
+
+/// Takes rows that are parsed ahead, wherever they continue the rows before.
+pub(crate) struct RangeCursor {
+    plan: RangePlan,
+    supply: Box<dyn RangeSupply>,
+    /// Rows before this number are read in their turn.
+    first_row: u64,
+    /// The stretch that holds the next row, or a later one.
+    next: usize,
+    /// Whether the rest of that stretch must be read.
+    is_refused: bool,
+    current: Option<CurrentRange>,
+}
+
+/// A range whose rows are being taken.
+struct CurrentRange {
+    range: ParsedRange,
+    /// Position of its first row.
+    start: Position,
+    /// Rows and records taken.
+    rows: usize,
+    records: usize,
+}
+
+/// A row that was parsed ahead.
+#[derive(Clone, Copy)]
+pub(crate) struct TakenRow {
+    row: ParsedRow,
+    /// Index of its stretch in the plan, and its index in the range.
+    pub(crate) range: usize,
+    pub(crate) index: usize,
+    /// Number of records before it in the range.
+    record: usize,
+    /// The line where it begins.
+    pub(crate) line: u64,
+    /// Whether its values are in this process, and the process that holds them if not.
+    pub(crate) is_here: bool,
+    pub(crate) holder: usize,
+}
+
+impl TakenRow {
+    /// The index of its key.
+    pub(crate) fn key(&self) -> u32 {
+        self.row.key
+    }
+
+    /// Returns its clock value, if a column moves the clock.
+    pub(crate) fn clock(&self, has_clock: bool) -> Result<Option<i64>, UnusableRow> {
+        match self.row.fate {
+            ParsedFate::NoClock(unusable) => Err(unusable),
+            _ => Ok(has_clock.then_some(self.row.clock)),
+        }
+    }
+}
+
+impl RangeCursor {
+    pub(crate) fn new(plan: RangePlan, supply: Box<dyn RangeSupply>, first_row: u64) -> Self {
+        RangeCursor { plan, supply, first_row, next: 0, is_refused: false, current: None }
+    }
+
+    /// Finds out where the next row comes from, and puts `rows` where it must be read. `row` is its
+    /// number. The survey notes what a range holds.
+    pub(crate) fn turn(
+        &mut self,
+        rows: &mut RowReader,
+        row: u64,
+        survey: &mut RowSurvey,
+    ) -> Result<Turn, SourceError> {
+        loop {
+            if let Some(current) = &self.current {
+                if current.rows < current.range.rows.len() {
+                    return Ok(Turn::Parsed);
+                }
+                rows.park(self.end_of(current));
+                (self.current, self.is_refused) = (None, true);
+            }
+            if row < self.first_row {
+                return Ok(Turn::Read);
+            }
+            let position = rows.settle()?;
+            while self.plan.stretches.get(self.next).is_some_and(|next| next.is_before(position)) {
+                self.next += 1;
+                self.is_refused = false;
+            }
+            let holds = self.plan.stretches.get(self.next).is_some_and(|next| next.holds(position));
+            if !holds || self.is_refused {
+                return Ok(Turn::Read);
+            }
+            let Some(mut range) = self.supply.take(self.next) else { return Ok(Turn::Wait) };
+            if !range.is_parsed || range.start != position.offset || range.end == range.start {
+                self.is_refused = true;
+                return Ok(Turn::Read);
+            }
+            if let Some(held) = &mut range.held {
+                survey.merge(&std::mem::take(&mut held.survey));
+            }
+            self.current = Some(CurrentRange { range, start: position, rows: 0, records: 0 });
+        }
+    }
+
+    /// The position after a range: the beginning of the next file, if there is one.
+    fn end_of(&self, CurrentRange { range, start, .. }: &CurrentRange) -> Position {
+        match range.ends_file && start.part as usize + 1 < self.plan.lengths.len() {
+            true => Position::new(start.part + 1, 0),
+            false => Position { offset: range.end, row: start.row + range.lines, ..*start },
+        }
+    }
+
+    /// Whether the next row is parsed.
+    pub(crate) fn has_row(&self) -> bool {
+        let next = match &self.current {
+            Some(current) if current.rows < current.range.rows.len() => return true,
+            Some(_) => self.next + 1,
+            None if self.is_refused => return false,
+            None => self.next,
+        };
+        next < self.plan.stretches.len() && self.supply.is_ready(next)
+    }
+
+    /// Takes the next row after [`Turn::Parsed`], with the position before it, and moves `rows` to
+    /// the position after it.
+    pub(crate) fn take(&mut self, rows: &mut RowReader) -> Option<(Position, TakenRow)> {
+        let current = self.current.as_mut()?;
+        let row = *current.range.rows.get(current.rows)?;
+        let at = |row: &ParsedRow| Position {
+            offset: current.start.offset + u64::from(row.start),
+            row: current.start.row + u64::from(row.line),
+            ..current.start
+        };
+        let position = at(&row);
+        let last = Position {
+            offset: current.range.end,
+            row: current.start.row + current.range.lines,
+            ..current.start
+        };
+        rows.park(current.range.rows.get(current.rows + 1).map_or(last, at));
+        let taken = TakenRow {
+            row,
+            range: self.next,
+            index: current.rows,
+            record: current.records,
+            line: position.row,
+            is_here: current.range.held.is_some(),
+            holder: current.range.holder,
+        };
+        current.rows += 1;
+        current.records += usize::from(row.is_record());
+        Some((position, taken))
+    }
+
+    /// Returns what a row holds, and adds the values of a record to `values`, if they are here.
+    pub(crate) fn content(&self, taken: &TakenRow, values: &mut Vec<f64>) -> RowContent {
+        let ParsedRow { event, key, fate, .. } = taken.row;
+        let (event, fate) = match fate {
+            ParsedFate::NoEvent(unusable) | ParsedFate::NoClock(unusable) => {
+                (None, RowFate::Unusable(unusable))
+            }
+            ParsedFate::Content(fate) => (Some(event), fate),
+        };
+        let mut content = RowContent { event, fate, key, entity: None, fingerprint: None };
+        let held = self.current.as_ref().and_then(|current| current.range.held.as_ref());
+        if let Some(held) = held.filter(|_| taken.row.is_record()) {
+            let start = taken.record * held.width;
+            values.extend_from_slice(&held.values[start..start + held.width]);
+            content.entity = held.entities.get(taken.record).copied();
+            content.fingerprint = held.fingerprints.get(taken.record).copied();
+        }
+        content
+    }
+}

@@ -1,0 +1,198 @@
+//! Parses a range: guesses where its first row begins, and reads its rows.
+
+use std::io::{self, BufRead};
+use std::sync::Arc;
+
+use super::{FileStretch, HeldContent, HeldRange, ParsedFate, ParsedRange, ParsedRow};
+use crate::connect::{SourceError, io_error};
+use crate::format::Defect;
+use crate::source::RowSurvey;
+use crate::source::content::{RowFate, RowRules, UnusableRow};
+use crate::source::rows::{RangeRow, RowReader};
+use crate::state::Position;
+
+/// Number of rows by which a guess is judged, and of those in a row that must be whole.
+const SHOWN_ROWS: usize = 16;
+const WHOLE_ROWS: usize = 3;
+
+/// Parses ranges of the files of a source.
+pub(crate) struct RangeParser {
+    rules: Arc<RowRules>,
+    /// The wanted columns.
+    columns: Vec<String>,
+    rows: RowReader,
+}
+
+impl RangeParser {
+    pub(in crate::source) fn new(rules: Arc<RowRules>, columns: Vec<String>, rows: RowReader) -> Self {
+        RangeParser { rules, columns, rows }
+    }
+
+    /// Whether keys have bounds of their own, to which values are scaled.
+    pub(crate) fn scales(&self) -> bool {
+        !self.rules.key_bounds.is_empty()
+    }
+
+    /// Parses a range whose rows another process takes, from a file that has at least this length
+    /// there. Returns what stays here and what is sent.
+    pub(crate) fn parse_to_hold(
+        &mut self,
+        stretch: FileStretch,
+        length: u64,
+    ) -> (Option<HeldRange>, Vec<u64>) {
+        let found = self.rows.name_of(stretch.part).metadata();
+        let is_same = found.is_ok_and(|found| found.len() >= length);
+        let parsed = if is_same { self.parse(stretch) } else { ParsedRange::default() };
+        HeldRange::split(parsed, Arc::clone(&self.rules))
+    }
+
+    /// Parses the rows that begin in a stretch.
+    pub(crate) fn parse(&mut self, stretch: FileStretch) -> ParsedRange {
+        let parsed = self.parse_guess(stretch).unwrap_or_default();
+        self.rows.park(Position::START);
+        parsed
+    }
+
+    fn parse_guess(&mut self, stretch: FileStretch) -> Result<ParsedRange, SourceError> {
+        let Some(start) = self.first_row(stretch, false)? else { return Ok(ParsedRange::default()) };
+        let parsed = self.parse_from(start, stretch, usize::MAX)?;
+        if stretch.from == 0 || !parsed.rows.first().is_some_and(is_cut) {
+            return Ok(parsed);
+        }
+        let outside = first_whole(&parsed);
+        let inside = match self.first_row(stretch, true)? {
+            Some(start) => first_whole(&self.parse_from(start, stretch, SHOWN_ROWS)?),
+            None => None,
+        };
+        // The guess after which fewer rows are cut.
+        match outside.into_iter().chain(inside).min_by_key(|&(cut, _)| cut) {
+            Some((_, start)) => self.parse_from(start, stretch, usize::MAX),
+            None => Ok(parsed),
+        }
+    }
+
+    /// Returns the offset of the first row of a stretch, if the stretch begins outside or inside of
+    /// quotes; `None` if it has none.
+    fn first_row(
+        &mut self,
+        FileStretch { part, from, to }: FileStretch,
+        in_quotes: bool,
+    ) -> Result<Option<u64>, SourceError> {
+        let Some(before) = from.checked_sub(1) else { return Ok(Some(0)) };
+        let Some(stream) = self.rows.bytes_at(Position::new(part, before))? else { return Ok(None) };
+        let found = next_row(stream, in_quotes);
+        let found = found.map_err(|source| io_error(&self.rows.name_of(part), source))?;
+        Ok(found.map(|passed| before + passed).filter(|&start| start < to))
+    }
+
+    /// Parses rows from an offset on, up to the end of the stretch and at most `most` of them.
+    fn parse_from(
+        &mut self,
+        start: u64,
+        stretch: FileStretch,
+        most: usize,
+    ) -> Result<ParsedRange, SourceError> {
+        let first = Position::new(stretch.part, start);
+        self.rows.park(first);
+        let (mut range, mut held) = (ParsedRange { start, ..ParsedRange::default() }, HeldContent::default());
+        held.width = self.rules.width();
+        held.survey = RowSurvey::new(&self.columns);
+        let mut base = None;
+        loop {
+            let read = self.rows.read_within(stretch.to)?;
+            let position = self.rows.position();
+            let line = if let RangeRow::Row(before) = read { before.row } else { position.row };
+            let first_line = *base.get_or_insert(if start == 0 { 1 } else { line });
+            match read {
+                RangeRow::Row(before) if range.rows.len() < most => {
+                    let Some(row) = self.parse_row(start, first_line, before, &mut held) else {
+                        return Ok(ParsedRange::default());
+                    };
+                    range.rows.push(row);
+                }
+                read => {
+                    range.ends_file = read == RangeRow::FileEnd;
+                    (range.end, range.lines) = (position.offset, position.row - first_line);
+                    (range.held, range.is_parsed) = (Some(held), true);
+                    return Ok(range);
+                }
+            }
+        }
+    }
+
+    /// Parses the current row, which begins at `before`; `None` if its place has too many digits.
+    fn parse_row(
+        &self,
+        start: u64,
+        line: u64,
+        before: Position,
+        held: &mut HeldContent,
+    ) -> Option<ParsedRow> {
+        let (rules, row) = (&self.rules, &self.rows.row);
+        let mut parsed = ParsedRow {
+            clock: 0,
+            event: 0,
+            key: 0,
+            start: u32::try_from(before.offset.checked_sub(start)?).ok()?,
+            line: u32::try_from(before.row.checked_sub(line)?).ok()?,
+            fate: ParsedFate::NoClock(UnusableRow { slot: None, defect: Defect::Missing }),
+        };
+        match rules.clock(row, &mut held.survey) {
+            Err(unusable) => parsed.fate = ParsedFate::NoClock(unusable),
+            Ok(clock) => {
+                parsed.clock = clock.unwrap_or(0);
+                let content = rules.content(row, &mut held.values, &mut held.survey);
+                parsed.key = content.key;
+                parsed.fate = match (content.event, content.fate) {
+                    (None, RowFate::Unusable(unusable)) => ParsedFate::NoEvent(unusable),
+                    (event, fate) => {
+                        parsed.event = event.unwrap_or(0);
+                        ParsedFate::Content(fate)
+                    }
+                };
+                if parsed.is_record() {
+                    held.entities.extend(content.entity);
+                    held.fingerprints.extend(content.fingerprint);
+                }
+            }
+        }
+        Some(parsed)
+    }
+}
+
+/// Whether a row doesn't have the fields of the header.
+fn is_cut(row: &ParsedRow) -> bool {
+    matches!(row.fate, ParsedFate::NoClock(UnusableRow { slot: None, defect: Defect::FieldCount }))
+}
+
+/// Returns where the first of a few rows begins that have the fields of the header, and the number
+/// of rows before it that don't.
+fn first_whole(range: &ParsedRange) -> Option<(usize, u64)> {
+    let shown = &range.rows[..range.rows.len().min(SHOWN_ROWS)];
+    let first = shown.windows(WHOLE_ROWS).position(|rows| !rows.iter().any(is_cut))?;
+    Some((first, range.start + u64::from(shown[first].start)))
+}
+
+/// Returns the number of bytes up to the first row after the first line end that ends a row. With
+/// `in_quotes` line ends up to the next closing quote end none.
+fn next_row(mut stream: impl BufRead, in_quotes: bool) -> io::Result<Option<u64>> {
+    let (mut passed, mut is_quoted, mut ended) = (0, in_quotes, false);
+    loop {
+        let buffer = stream.fill_buf()?;
+        if buffer.is_empty() {
+            return Ok(None);
+        }
+        for (index, &byte) in buffer.iter().enumerate() {
+            match byte {
+                b'\n' if !is_quoted => ended = true,
+                b'\r' if ended => {}
+                _ if ended => return Ok(Some(passed + index as u64)),
+                b'"' if in_quotes => is_quoted = !is_quoted,
+                _ => {}
+            }
+        }
+        let length = buffer.len();
+        passed += length as u64;
+        stream.consume(length);
+    }
+}

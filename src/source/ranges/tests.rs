@@ -1,0 +1,289 @@
+//! Rows that are parsed ahead, here or by another process, give what one reader gives, wherever
+//! files are cut.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use hushflow_operators::Records;
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+use crate::control::Control;
+use crate::pipeline::Pipeline;
+use crate::source::{EpochMark, ResumePoint, RowCounters, SourceEvent, SourceReader, range_parser};
+
+/// Parses each range in its turn, in this process or as another one.
+struct InTurn {
+    parser: RangeParser,
+    plan: RangePlan,
+    /// Whether most ranges are parsed by another process.
+    elsewhere: bool,
+    /// Whether the last range was asked for once, and waited for.
+    has_waited: bool,
+    parsed: usize,
+    /// Ranges that another process holds.
+    kept: Sender<(usize, HeldRange)>,
+}
+
+impl RangeSupply for InTurn {
+    fn take(&mut self, range: usize) -> Option<ParsedRange> {
+        self.has_waited = !self.has_waited;
+        if self.has_waited {
+            return None;
+        }
+        self.parsed += 1;
+        let stretch = self.plan.stretches[range];
+        if !self.elsewhere || self.parsed.is_multiple_of(5) {
+            return Some(self.parser.parse(stretch));
+        }
+        let length = self.plan.lengths[stretch.part as usize].unwrap_or(0);
+        let (held, sent) = self.parser.parse_to_hold(stretch, length);
+        held.map(|held| self.kept.send((range, held)));
+        ParsedRange::decode(&sent, 1)
+    }
+
+    fn is_ready(&self, _range: usize) -> bool {
+        false
+    }
+}
+
+/// What a record holds: its key, the bits of its values, its entity and its position.
+type RecordContent = (u32, Vec<u64>, Option<Entity>, Option<u64>);
+
+/// What a reader gives.
+#[derive(Default)]
+struct Outcome {
+    records: BTreeMap<u64, Vec<RecordContent>>,
+    marks: Vec<EpochMark>,
+    counters: RowCounters,
+    /// Rows read at each event: batches and marks come when rows do, whoever parses them.
+    events: Vec<u64>,
+    /// Unusable fields by column, and unlisted keys.
+    survey: (Vec<(u64, u64)>, BTreeMap<Vec<u8>, u64>),
+    error: Option<String>,
+    /// Rows that another process holds.
+    elsewhere: usize,
+}
+
+impl Outcome {
+    fn add(&mut self, batch: &Records) {
+        let width = batch.values.len() / batch.len().max(1);
+        for (index, (&key, &epoch)) in batch.keys.iter().zip(&batch.epochs).enumerate() {
+            let values = batch.values[index * width..][..width].iter().map(|value| value.to_bits());
+            let entity = batch.entities.get(index).copied();
+            let record = (key, values.collect(), entity, batch.positions.get(index).copied());
+            self.records.entry(epoch).or_default().push(record);
+        }
+    }
+
+    fn of(mut reader: SourceReader, kept: &Receiver<(usize, HeldRange)>) -> Self {
+        let (mut outcome, mut held) = (Outcome::default(), BTreeMap::new());
+        loop {
+            let event = reader.next_event();
+            held.extend(kept.try_iter());
+            outcome.events.push(reader.counters().rows);
+            match event {
+                Ok(SourceEvent::Batch(batch)) => {
+                    outcome.add(&batch.records);
+                    for rows in &batch.elsewhere {
+                        assert_eq!(rows.holder, 1);
+                        outcome.elsewhere += rows.epochs.len();
+                        let held: &mut HeldRange =
+                            held.get_mut(&rows.range).expect("a range that was parsed");
+                        outcome.add(&held.assign(rows).expect("rows in their order"));
+                    }
+                }
+                Ok(SourceEvent::Mark(mark)) => outcome.marks.push(mark),
+                Ok(SourceEvent::End) => break,
+                Err(error) => {
+                    outcome.error = Some(error.to_string());
+                    break;
+                }
+            }
+        }
+        outcome.records.values_mut().for_each(|records| records.sort());
+        outcome.counters = *reader.counters();
+        let columns = reader.survey().columns.iter();
+        let unlisted = reader.survey().unlisted_keys.clone().into_iter().collect();
+        outcome.survey = (columns.map(|column| (column.missing, column.malformed)).collect(), unlisted);
+        outcome
+    }
+}
+
+/// A pipeline over files, read by one reader, or in ranges.
+struct Case {
+    _directory: TempDir,
+    pipeline: Pipeline,
+}
+
+impl Case {
+    fn new(files: &[(&str, Vec<u8>)], rest: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            std::fs::write(directory.path().join(name), content).unwrap();
+        }
+        let names: Vec<_> = files.iter().map(|(name, _)| *name).collect();
+        let neighbours = if rest.contains("event-time") { "replace-one-in-place" } else { "replace-one" };
+        let text = format!(
+            "name = 'n'\nsource.path = {names:?}\ncolumns = [{{ name = 'x', lower = 0, upper = 1 }}]
+            key = {{ column = 'key', values = ['a', 'b'] }}\n{rest}
+            release.strategy = 'identity'\n[privacy]\nepsilon = 1\ndelta = 1e-6\nneighbours = '{neighbours}'\n"
+        );
+        let pipeline = Pipeline::parse(&text, &directory.path().join("p.toml")).unwrap();
+        Case { _directory: directory, pipeline }
+    }
+
+    fn one_reader(&self, resume: ResumePoint, committed: u64) -> Outcome {
+        let reader = SourceReader::resume(&self.pipeline, resume, committed).unwrap();
+        Outcome::of(reader, &channel().1)
+    }
+
+    fn in_ranges(&self, stretch: u64, elsewhere: bool, resume: ResumePoint, committed: u64) -> Outcome {
+        let mut reader = SourceReader::resume(&self.pipeline, resume, committed).unwrap();
+        let source = &self.pipeline.sources[0];
+        let (parser, plan) = range_parser(&self.pipeline, source, &Control::new()).unwrap();
+        let plan = RangePlan::new(plan.lengths, stretch);
+        let (kept, taken) = channel();
+        let supply = InTurn { parser, plan: plan.clone(), elsewhere, has_waited: false, parsed: 0, kept };
+        reader.ranges = Some(RangeCursor::new(plan, Box::new(supply), 0));
+        Outcome::of(reader, &taken)
+    }
+
+    /// Checks that reading in ranges gives the same as one reader. Returns the number of rows, and
+    /// of those that another process held.
+    fn check(&self, stretch: u64) -> (u64, usize) {
+        let one = self.one_reader(ResumePoint::START, 0);
+        let mut held = 0;
+        for elsewhere in [false, true] {
+            let found = self.in_ranges(stretch, elsewhere, ResumePoint::START, 0);
+            held = found.elsewhere;
+            check_equal(&one, &found);
+            if one.error.is_some() {
+                continue;
+            }
+            // Any run resumes at the positions of any other.
+            for (reader, mark) in [(&one, one.marks.len() / 2), (&found, found.marks.len() / 3)] {
+                let Some(mark) = reader.marks.get(mark) else { continue };
+                let rest = self.in_ranges(stretch, elsewhere, mark.resume, mark.epoch);
+                let alone = self.one_reader(mark.resume, mark.epoch);
+                assert!(rest.records == alone.records && rest.counters == alone.counters);
+                let later = one.records.range(mark.epoch + 1..);
+                let epochs = |records: &BTreeMap<u64, Vec<RecordContent>>| -> Vec<_> {
+                    records.iter().map(|(epoch, records)| (*epoch, records.clone())).collect()
+                };
+                let later: Vec<_> = later.map(|(epoch, records)| (*epoch, records.clone())).collect();
+                assert!(epochs(&rest.records) == later, "resumed after epoch {}", mark.epoch);
+            }
+        }
+        (one.counters.rows, held)
+    }
+}
+
+fn check_equal(one: &Outcome, found: &Outcome) {
+    assert_eq!(one.error, found.error);
+    let public = |mark: &EpochMark| (mark.epoch, mark.due, mark.rows, mark.resume.clock);
+    let marks = |outcome: &Outcome| outcome.marks.iter().map(public).collect::<Vec<_>>();
+    assert_eq!(marks(one), marks(found));
+    assert!(one.counters == found.counters, "the outcomes of the rows differ");
+    assert_eq!(one.events, found.events);
+    if one.error.is_none() {
+        assert!(one.records == found.records, "the records differ");
+        // Others don't send theirs; and what a row whose clock leaps holds is left out by one reader.
+        let is_comparable = found.elsewhere == 0 && one.counters.leaping_clock == 0;
+        assert!(!is_comparable || one.survey == found.survey, "the surveys differ");
+    }
+}
+
+/// The text of a CSV file: rows of an event, the delay of its arrival, and what is special.
+fn csv(rows: &[(u32, u32, u32)], line_end: &str) -> Vec<u8> {
+    let mut text = format!("event,arrival,key,note,x,who{line_end}");
+    for &(event, delay, kind) in rows {
+        let time = |second: u32| format!("1970-01-01T00:{:02}:{:02}Z", second / 60 % 60, second % 60);
+        let (key, note, value) = match kind {
+            1 => ("a", "\"two\nlines\"".into(), "0.5"),
+            2 => ("b", "\"she said \"\"1,2\"\"\n3,4,5,6,7\n\"".into(), "0.25"),
+            3 => ("a", "plain".into(), ""),
+            4 => ("b", "plain".into(), "much"),
+            5 => ("a", "one,field,more".into(), "1"),
+            6 => ("b", "5\" pipe".into(), "0.75"),
+            7 => ("elsewhere", "\"\"".into(), "1"),
+            8 => ("a", format!("{line_end}{line_end}"), "1"),
+            9 => ("", "\n".into(), "1"),
+            _ => ("a", String::new(), "0.125"),
+        };
+        // A leap of the clock.
+        let arrival = event + delay + if kind == 10 { 1500 } else { 0 };
+        text += &format!("{},{},{key},{note},{value},{}{line_end}", time(event), time(arrival), event % 3);
+    }
+    text.into_bytes()
+}
+
+fn ndjson(rows: &[(u32, u32, u32)]) -> Vec<u8> {
+    let time = |second: u32| format!("1970-01-01T00:{:02}:{:02}Z", second / 60 % 60, second % 60);
+    let row = |&(event, delay, kind): &(u32, u32, u32)| {
+        let value = ["0.5", "null", "\"x\"", "[1]", "0.75"][kind as usize % 5];
+        let blank = if kind == 6 { " \n\n" } else { "" };
+        let (event, arrival) = (time(event), time(event + delay));
+        format!(
+            "{blank}{{\"event\":\"{event}\",\"arrival\":\"{arrival}\",\"key\":\"b\",\"x\":{value},\"who\":7}}\n"
+        )
+    };
+    rows.iter().map(row).collect::<String>().into_bytes()
+}
+
+const ARRIVAL: &str = "epochs = { time = 'event', arrival = 'arrival', start = '1970-01-01', length = '9s', \
+    allowed_lateness = '11s', late = 'fold', horizon = 60 }\nsource.largest_jump = '400s'\nsource.missing = 'skip'\n\
+    source.malformed = 'skip'";
+
+fn settings() -> Vec<String> {
+    let skip = "source.missing = 'skip'\nsource.malformed = 'skip'";
+    vec![
+        ARRIVAL.into(),
+        ARRIVAL.replace("fold", "drop"),
+        ARRIVAL.replace("arrival = 'arrival'", "clock = 'event-time'"),
+        format!("epochs = {{ records = 7, horizon = 12 }}\n{skip}"),
+        format!(
+            "epochs = {{ records = 5, horizon = 100 }}\n{}",
+            skip.replace("malformed = 'skip'", "malformed = 'reject'")
+        ),
+        format!(
+            "epochs = {{ time = 'event', clock = 'end-of-input', start = '1970-01-01', length = '9s', horizon = 60 }}\n{skip}"
+        ),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn ranges_of_any_length_give_what_one_reader_gives(
+        rows in prop::collection::vec((0..30u32, 0..40u32, 0..12u32), 0..60),
+        stretch in 1..400u64,
+        cut in 0..60usize,
+        crlf: bool,
+        setting in 0..6usize,
+    ) {
+        let mut event = 0;
+        let rows: Vec<_> = [(0, 0, 0)].iter().chain(&rows).map(|&(step, delay, kind)| {
+            event += step % 7;
+            (event + step, delay, kind)
+        }).collect();
+        let (first, last) = rows.split_at(cut.min(rows.len()));
+        let line_end = if crlf { "\r\n" } else { "\n" };
+        let files = [("a.csv", csv(first, line_end)), ("b.csv", csv(last, line_end))];
+        Case::new(&files, &settings()[setting]).check(stretch);
+        let files = [("a.ndjson", ndjson(first)), ("b.ndjson", ndjson(last))];
+        Case::new(&files, &settings()[setting]).check(stretch);
+    }
+}
+
+#[test]
+fn guesses_about_quotes_are_mostly_right() {
+    // Half of all bytes lie between quotes, and most of these lines look like nothing else.
+    let rows: Vec<_> = (0..400).map(|row| (row, 1, if row % 3 == 0 { 2 } else { 1 })).collect();
+    let case =
+        Case::new(&[("a.csv", csv(&rows, "\n"))], &settings()[3].replace("horizon = 12", "horizon = 100"));
+    let (rows, held) = case.check(600);
+    assert!(rows == 400 && held > 250, "{held} of {rows} rows were parsed ahead");
+}
