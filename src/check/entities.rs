@@ -1,6 +1,6 @@
 //! Counts the records that the limits of entities leave out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use hushflow_operators::{ByEntity, Entity, EntityHistory, EntityLimits, Records, RepeatPolicy};
 
@@ -27,6 +27,8 @@ pub struct EntityCut {
     recent: Recent<Share>,
     /// What closed epochs count: kept records, or their means.
     kept: u64,
+    /// The keys of what closed epochs count, each with its entities, if they are asked for.
+    keys: Option<HashSet<(u32, Entity)>>,
 }
 
 impl EntityCut {
@@ -44,7 +46,23 @@ impl EntityCut {
             counted: committed,
             recent: Recent::default(),
             kept: 0,
+            keys: None,
         }
+    }
+
+    /// Counts the entities of each key from here on, which needs memory for them.
+    pub(super) fn count_keys(&mut self) {
+        self.keys = Some(HashSet::new());
+    }
+
+    /// Returns the number of different entities with a record of a key that counts, by key, in all
+    /// epochs; `None` if they are not counted.
+    pub fn entities_of_keys(&self) -> Option<HashMap<u32, u64>> {
+        let mut numbers = HashMap::new();
+        for (key, _) in self.with_open().keys? {
+            *numbers.entry(key).or_default() += 1;
+        }
+        Some(numbers)
     }
 
     /// Goes on from a judge that has counted the records of the epochs up to `counted`.
@@ -71,7 +89,8 @@ impl EntityCut {
             for (&entity, &key) in entities {
                 let (records, keys) = open.entry(entity).or_default();
                 *records += 1;
-                if !by_key {
+                let counts = self.keys.is_some() && *records <= self.limits.records_per_epoch.into();
+                if !by_key && !counts {
                     continue;
                 }
                 match keys.iter_mut().find(|(own, _)| *own == key) {
@@ -99,6 +118,9 @@ impl EntityCut {
                     }
                 };
                 self.kept += counting;
+                if let Some(counted) = &mut self.keys {
+                    counted.extend(keys.iter().take(most as usize).map(|&(key, _)| (key, entity)));
+                }
                 if epoch > self.counted {
                     closed.add(Share { all: records, bad: records - kept });
                 }
@@ -166,6 +188,22 @@ mod tests {
             epochs: rows.iter().map(|row| row.0).collect(),
             entities: rows.iter().map(|row| Entity(row.1)).collect(),
             ..Records::default()
+        }
+    }
+
+    #[test]
+    fn keys_are_counted_with_the_entities_whose_records_count() {
+        for (several, most, expected) in [
+            (RepeatPolicy::Keep, 1, [(0, 2)].as_slice()),
+            (RepeatPolicy::Keep, 2, &[(0, 2), (1, 1)]),
+            (RepeatPolicy::Average, 2, &[(0, 2), (1, 1)]),
+        ] {
+            let limits = EntityLimits { records_per_epoch: most, ..limits(several) };
+            let mut cut = EntityCut::new(limits, 0, []);
+            assert_eq!(cut.entities_of_keys(), None);
+            cut.count_keys();
+            cut.add(&records(&ROWS));
+            assert_eq!(cut.entities_of_keys(), Some(expected.iter().copied().collect()));
         }
     }
 

@@ -15,7 +15,7 @@ pub struct RecordTally {
     pub records: u64,
     /// Records without a usable value, which count as the centre of the bounds.
     pub centred: u64,
-    /// Records of each discovered key, by its number.
+    /// Records of each discovered key, by its number; its entities if they are protected.
     pub discovered: HashMap<u32, u64>,
     discovers: bool,
     keys: usize,

@@ -24,6 +24,7 @@ pub(crate) mod reference;
 pub(crate) mod run;
 pub(crate) mod serve;
 mod shell;
+mod signals;
 pub(crate) mod tail;
 mod telemetry;
 mod tls;

@@ -99,9 +99,13 @@ struct Rehearsal {
 
 impl Rehearsal {
     fn new(pipeline: &Pipeline) -> Self {
+        let mut judge = RowJudge::new(pipeline, 0, &[], None);
+        if pipeline.discovery().is_some() {
+            judge.count_keys();
+        }
         Rehearsal {
             copies: DuplicateFilter::default(),
-            judge: RowJudge::new(pipeline, 0, &[], None),
+            judge,
             tally: RecordTally::new(pipeline),
             spread: None,
             counters: RowCounters::default(),
@@ -216,6 +220,9 @@ impl Rehearsal {
         self.look(readers);
         let left_out = self.judge.entities().map(EntityCut::left_out);
         let counting = self.judge.entities().map(EntityCut::counting);
+        if let Some(entities) = self.judge.entities().and_then(EntityCut::entities_of_keys) {
+            self.tally.discovered = entities;
+        }
         let (surveys, counters) = (self.surveys(readers), self.row_counters(readers));
         let mut problems = self.problems;
         for problem in self.judge.sum_up(&seen(&counters, &surveys), self.copies.found()) {
