@@ -1,6 +1,6 @@
 //! `accumulate`: exact sums of each worker's own records, per epoch.
 
-use crate::{ClosedEpoch, Fault, Measurement, OpenEpochs, PartialSums, QuantisedRecords};
+use crate::{ClosedEpoch, Entity, Fault, Measurement, OpenEpochs, PartialSums, QuantisedRecords};
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::Accumulators;
 use std::collections::BTreeMap;
@@ -41,7 +41,9 @@ impl<'scope> Accumulate<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
         if measurement.discovers() {
             fault.raise("the keys of this measurement are discovered: let its records pass `discover`");
         }
-        accumulate_with(self, "Accumulate", measurement, fault, partial_sums)
+        accumulate_with(self, "Accumulate", measurement, fault, |epoch, summed, measurement| {
+            partial_sums(epoch, &mut summed.sums, measurement)
+        })
     }
 }
 
@@ -52,7 +54,7 @@ pub(crate) fn accumulate_with<'scope, T: 'static, I: IntoIterator<Item = T>>(
     name: &str,
     measurement: &Measurement,
     fault: Fault,
-    give: impl Fn(u64, &mut Accumulators, &Measurement) -> Result<I, String> + 'static,
+    give: impl Fn(u64, &mut SummedRecords, &Measurement) -> Result<I, String> + 'static,
 ) -> StreamVec<'scope, u64, T> {
     if let Method::BatchSquares { .. } = measurement.mechanism().moments().parameters().method {
         fault.raise("batch-squares needs the squares of whole batches: only a training loop makes them");
@@ -64,17 +66,20 @@ pub(crate) fn accumulate_with<'scope, T: 'static, I: IntoIterator<Item = T>>(
         let most_spare = SPARE_COORDINATES / measurement.layout().coordinates();
         move |(input, frontier), output| {
             epochs.collect_with(input, |time, records: QuantisedRecords, open| {
-                let new = || spare.pop().unwrap_or_else(|| Accumulators::new(measurement.layout()));
+                let new = || {
+                    let sums = spare.pop().unwrap_or_else(|| Accumulators::new(measurement.layout()));
+                    SummedRecords { sums, key_entities: Vec::new() }
+                };
                 let mut sums = EpochSums { open, new };
                 sums.add(&records, time, &measurement).unwrap_or_else(|reason| fault.raise(reason));
             });
             epochs.on_close([frontier], |run| {
                 let Some(first) = run.first() else { return Ok(()) };
                 let mut session = output.session(&first.times[0]);
-                for ClosedEpoch { epoch, data: mut sums, .. } in run {
-                    session.give_iterator(give(epoch, &mut sums, &measurement)?.into_iter());
+                for ClosedEpoch { epoch, data: mut summed, .. } in run {
+                    session.give_iterator(give(epoch, &mut summed, &measurement)?.into_iter());
                     if spare.len() < most_spare {
-                        spare.push(sums);
+                        spare.push(summed.sums);
                     }
                 }
                 Ok(())
@@ -86,14 +91,21 @@ pub(crate) fn accumulate_with<'scope, T: 'static, I: IntoIterator<Item = T>>(
 /// Coordinates of the accumulators of closed epochs that are kept for later ones.
 const SPARE_COORDINATES: usize = 1 << 18;
 
+/// What one worker knows of an epoch's records.
+pub(crate) struct SummedRecords {
+    pub(crate) sums: Accumulators,
+    /// Keys with their entities, as in [`BoundedRecords`](crate::BoundedRecords).
+    pub(crate) key_entities: Vec<(u32, Entity)>,
+}
+
 /// The sums of open epochs.
 struct EpochSums<'a, N> {
-    open: &'a mut BTreeMap<u64, Accumulators>,
+    open: &'a mut BTreeMap<u64, SummedRecords>,
     new: N,
 }
 
-impl<N: FnMut() -> Accumulators> EpochSums<'_, N> {
-    fn of(&mut self, epoch: u64) -> &mut Accumulators {
+impl<N: FnMut() -> SummedRecords> EpochSums<'_, N> {
+    fn of(&mut self, epoch: u64) -> &mut SummedRecords {
         self.open.entry(epoch).or_insert_with(&mut self.new)
     }
 
@@ -105,7 +117,7 @@ impl<N: FnMut() -> Accumulators> EpochSums<'_, N> {
         measurement: &Measurement,
     ) -> Result<(), String> {
         records.measurement.check(measurement.id(), "clipped records")?;
-        let QuantisedRecords { keys, epochs, rows, sent, .. } = records;
+        let QuantisedRecords { keys, epochs, rows, sent, key_entities, .. } = records;
         if keys.len() != rows.len() || !(epochs.is_empty() || epochs.len() == keys.len()) {
             let (keys, epochs, rows) = (keys.len(), epochs.len(), rows.len());
             return Err(format!("a batch has {keys} keys and {epochs} epochs for its {rows} records"));
@@ -115,12 +127,15 @@ impl<N: FnMut() -> Accumulators> EpochSums<'_, N> {
         let mut start = 0;
         for (epoch, length) in runs.chain(epochs.is_empty().then_some(whole)) {
             let run = start..start + length;
-            let added = self.of(epoch).add_rows(&keys[run.clone()], rows, run);
+            let added = self.of(epoch).sums.add_rows(&keys[run.clone()], rows, run);
             added.map_err(|error| error.to_string())?;
             start += length;
         }
         let last = epochs.last().map_or(time, |&epoch| epoch.max(time));
-        sent.iter().for_each(|(&key, &number)| self.of(last).add_sent(key, number));
+        sent.iter().for_each(|(&key, &number)| self.of(last).sums.add_sent(key, number));
+        if !key_entities.is_empty() {
+            self.of(last).key_entities.extend_from_slice(key_entities);
+        }
         Ok(())
     }
 }

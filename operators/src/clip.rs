@@ -1,6 +1,6 @@
 //! `clip`: centres, scales, clips and quantises records.
 
-use crate::{BoundedRecords, Fault, Measurement, QuantisedRecords, Records, map_or_fault};
+use crate::{BoundedRecords, Entity, Fault, Measurement, QuantisedRecords, Records, map_or_fault};
 use hushflow_mechanism::moments::{QuantisedRows, wipe};
 use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
@@ -37,7 +37,7 @@ pub trait Clip<'scope> {
 impl<'scope> Clip<'scope> for StreamVec<'scope, u64, Records> {
     fn clip(self, measurement: &Measurement, fault: Fault) -> StreamVec<'scope, u64, QuantisedRecords> {
         clip(self, measurement, fault, |measurement, records| match measurement.bound_setup() {
-            None if records.entities.is_empty() => Ok((records, BTreeMap::new())),
+            None if records.entities.is_empty() => Ok((records, BTreeMap::new(), Vec::new())),
             None => Err(
                 "records of entities came, and the measurement protects none: give it `entities`, and let \
                          the records pass `bound` first"
@@ -54,28 +54,29 @@ impl<'scope> Clip<'scope> for StreamVec<'scope, u64, BoundedRecords> {
     fn clip(self, measurement: &Measurement, fault: Fault) -> StreamVec<'scope, u64, QuantisedRecords> {
         clip(self, measurement, fault, |measurement, bounded| {
             bounded.measurement.check(measurement.id(), "bounded records")?;
-            Ok((bounded.records, bounded.sent))
+            Ok((bounded.records, bounded.sent, bounded.key_entities))
         })
     }
 }
+
+/// Records, numbers of sent ones by key, and keys with their entities.
+type Bounded = (Records, BTreeMap<u32, u64>, Vec<(u32, Entity)>);
 
 fn clip<'scope, B: Clone + 'static>(
     batches: StreamVec<'scope, u64, B>,
     measurement: &Measurement,
     fault: Fault,
-    records: impl Fn(&Measurement, B) -> Result<(Records, BTreeMap<u32, u64>), String> + 'static,
+    records: impl Fn(&Measurement, B) -> Result<Bounded, String> + 'static,
 ) -> StreamVec<'scope, u64, QuantisedRecords> {
     let measurement = measurement.clone();
     map_or_fault(batches, Pipeline, "Clip", fault, move |_, batch| {
-        let (records, sent) = records(&measurement, batch)?;
-        Ok([quantise(&measurement, records, sent)?])
+        Ok([quantise(&measurement, records(&measurement, batch)?)?])
     })
 }
 
 fn quantise(
     measurement: &Measurement,
-    mut records: Records,
-    sent: BTreeMap<u32, u64>,
+    (mut records, sent, key_entities): Bounded,
 ) -> Result<QuantisedRecords, String> {
     let clipper = measurement.clipper();
     let mut rows = QuantisedRows::new(clipper.width());
@@ -85,7 +86,7 @@ fn quantise(
     leave_out(&mut records.keys, &left_out);
     leave_out(&mut records.epochs, &left_out);
     let Records { keys, epochs, .. } = records;
-    Ok(QuantisedRecords { measurement: measurement.id(), keys, epochs, rows, sent })
+    Ok(QuantisedRecords { measurement: measurement.id(), keys, epochs, rows, sent, key_entities })
 }
 
 /// Removes the rows of these numbers, which ascend.

@@ -3,8 +3,8 @@
 use crate::accumulate::accumulate_with;
 use crate::closing::EveryRun;
 use crate::measurement::MeasurementId;
-use crate::{Fault, Measurement, PartialSums, QuantisedRecords, ShardRelease};
-use hushflow_mechanism::discovery::Candidates;
+use crate::{Entity, Fault, Measurement, PartialSums, QuantisedRecords, ShardRelease};
+use hushflow_mechanism::discovery::{Candidates, KeyArrival};
 use hushflow_mechanism::moments::Sums;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Map;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 /// Number that names and candidates have among the shards of an epoch. No shard has it.
 pub const DISCOVERY_SHARD: u32 = u32::MAX;
@@ -27,7 +27,8 @@ pub trait Discover<'scope> {
     /// and the names of new keys as a release of their own. Both go on to
     /// [`Commit`](crate::Commit): the sums through [`ReleaseMoments`](crate::ReleaseMoments).
     ///
-    /// Sums are exchanged, and the first worker decides. `names` is used there alone, and knows the
+    /// Sums are exchanged, with the entities of each key if they are counted, and the first worker
+    /// decides. `names` is used there alone, and knows the
     /// key of every record. `ends` is that of [`release`](crate::ReleaseMoments::release). A
     /// measurement whose keys are listed raises the fault.
     fn discover(
@@ -47,6 +48,8 @@ struct KeySums {
     keys: Vec<u32>,
     /// The sums of all keys, end to end.
     sums: Sums,
+    /// Keys with their entities, if entities are counted.
+    key_entities: Vec<(u32, Entity)>,
 }
 
 /// Output of the discovery for an epoch.
@@ -66,9 +69,10 @@ impl<'scope> Discover<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
     ) -> (StreamVec<'scope, u64, PartialSums>, StreamVec<'scope, u64, ShardRelease>) {
         let is_first = self.scope().index() == 0;
         let sums =
-            accumulate_with(self, "Sum keys", measurement, fault.clone(), |epoch, sums, measurement| {
-                let (keys, sums) = sums.take_row();
-                Ok([KeySums { measurement: measurement.id(), epoch, keys, sums }])
+            accumulate_with(self, "Sum keys", measurement, fault.clone(), |epoch, summed, measurement| {
+                let (keys, sums) = summed.sums.take_row();
+                let key_entities = std::mem::take(&mut summed.key_entities);
+                Ok([KeySums { measurement: measurement.id(), epoch, keys, sums, key_entities }])
             });
         let measurement = measurement.clone();
         let (by_sums, by_ends) = (Exchange::new(|_: &KeySums| 0), Exchange::new(|_: &u64| 0));
@@ -159,12 +163,28 @@ impl OpenKeys {
         let (layout, shards) = (measurement.layout(), measurement.shards());
         let width = layout.coordinates();
         let arrived = open.remove(&epoch).unwrap_or_default();
+        let mut entities: Vec<_> = arrived
+            .iter()
+            .flat_map(|arrived| &arrived.key_entities)
+            .map(|&(key, Entity(hash))| (key, hash))
+            .collect();
+        entities.sort_unstable();
+        let (of_keys, hashes): (Vec<_>, Vec<_>) = entities.iter().copied().unzip();
+        let hashes = Zeroizing::new(hashes);
+        entities.zeroize();
+        let name = |number| names(number).ok_or("a record's key has no name: number keys by their names");
         let mut keys = Vec::new();
         for KeySums { keys: numbers, sums, .. } in &arrived {
             for (&number, at) in numbers.iter().zip(0..) {
-                let name = names(number).ok_or("a record's key has no name: number keys by their names")?;
-                keys.push((name, sums.row().run(at * width..(at + 1) * width)));
+                let sums = Some(sums.row().run(at * width..(at + 1) * width));
+                keys.push(KeyArrival { name: name(number)?, sums, entities: &[] });
             }
+        }
+        let mut start = 0;
+        for run in of_keys.chunk_by(|key, next| key == next) {
+            let entities = &hashes[start..start + run.len()];
+            keys.push(KeyArrival { name: name(run[0])?, sums: None, entities });
+            start += run.len();
         }
         let closed = candidates.close(epoch, keys).map_err(|error| error.to_string())?;
         let mut discovered = Vec::new();

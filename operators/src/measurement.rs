@@ -9,8 +9,10 @@
 //! any other id. An id is a hash of the measurement's contents, so it is equal on all workers of
 //! all processes.
 
+mod covers;
 mod error;
 
+use covers::covers;
 pub use error::MeasurementError;
 
 use crate::{Entity, EntityHistory, EntityLimits, PartialSums, Windows};
@@ -18,7 +20,6 @@ use hushflow_mechanism::discovery::Discovery;
 use hushflow_mechanism::mechanism::MatrixMechanism;
 use hushflow_mechanism::moments::{Clipper, Histogram, Layout, Sums};
 use hushflow_mechanism::noise::NoiseSource;
-use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::release::{ReleaseShard, Shards};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -213,6 +214,7 @@ impl Measurement {
         let limits = (*entities)?;
         Some(BoundSetup {
             limits,
+            discovers: self.discovers(),
             by_column: *indicators,
             dimension: self.0.clipper.dimension(),
             columns: self.0.columns.clone(),
@@ -220,18 +222,6 @@ impl Measurement {
             first_epoch: *first_epoch,
         })
     }
-}
-
-/// Whether the sensitivity and the noise account for entities of these limits.
-fn covers(mechanism: &MatrixMechanism, limits: EntityLimits) -> bool {
-    let epochs = limits.most_participations(mechanism.horizon());
-    let participates = match mechanism.participation() {
-        Participation::MinSeparation { count, gap } => {
-            epochs <= count.get() && limits.min_separation >= gap.get()
-        }
-        _ => false,
-    };
-    (epochs <= 1 || participates) && limits.records_per_epoch <= mechanism.records_at_once()
 }
 
 /// A measurement in which only the settings of a restart can change. Bounds, keys, entities and
@@ -399,7 +389,7 @@ impl MeasurementBuilder {
             return Err(MeasurementError::Sent { noise, limits });
         }
         if let Some(limits) = options.entities {
-            if !covers(&mechanism, limits) {
+            if !covers(&mechanism, limits, options.discovery.as_deref()) {
                 let (participation, records) = (mechanism.participation(), mechanism.records_at_once());
                 return Err(MeasurementError::Entities { limits, participation, records });
             }
@@ -409,8 +399,11 @@ impl MeasurementBuilder {
         }
         let (keys, layout) = (options.keys, mechanism.layout());
         let slots = options.discovery.as_ref().map(|discovery| discovery.parameters().most);
-        if let Some(slots) = slots.filter(|&slots| slots != keys || options.entities.is_some()) {
+        if let Some(slots) = slots.filter(|&slots| slots != keys) {
             return Err(MeasurementError::Discovery { slots, keys });
+        }
+        if slots.is_some() && limits.is_some() {
+            return Err(MeasurementError::SentDiscovery);
         }
         let shards = match options.shards {
             ShardNumber::Usual => Shards::of(keys, layout),
@@ -451,6 +444,8 @@ fn with_outer_edges(bounds: &[(f64, f64)], clipper: &Clipper) -> Arc<[(f64, f64)
 #[derive(Clone)]
 pub(crate) struct BoundSetup {
     pub(crate) limits: EntityLimits,
+    /// Whether entities are counted to discover keys.
+    pub(crate) discovers: bool,
     /// Whether a record without some of its values counts for the mean of the others.
     pub(crate) by_column: bool,
     /// Number of columns whose values a record needs to count; those after it are for histograms.

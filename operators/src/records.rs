@@ -82,6 +82,8 @@ pub struct QuantisedRecords {
     pub(crate) rows: QuantisedRows,
     /// Number of sent records by key.
     pub(crate) sent: BTreeMap<u32, u64>,
+    /// Keys with their entities, as in [`BoundedRecords`](crate::BoundedRecords).
+    pub(crate) key_entities: Vec<(u32, Entity)>,
 }
 
 impl QuantisedRecords {

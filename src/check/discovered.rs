@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use hushflow_mechanism::discovery::Counted;
 use serde::Serialize;
 
 use super::RecordTally;
@@ -18,23 +19,25 @@ pub struct DiscoveredKeys {
     pub expected: f64,
     /// The last epoch that would be published; 1 if there is none.
     pub epoch: u64,
-    /// The threshold after that epoch, in records.
+    /// The threshold after that epoch.
     pub threshold: f64,
-    /// The keys with the most records.
-    pub frequent: Vec<KeyRecords>,
+    /// What is counted: `records`, or `entities`.
+    pub counted: &'static str,
+    /// The keys with the largest counts.
+    pub frequent: Vec<KeyCount>,
 }
 
-/// A key, and the number of its records.
+/// A key and its count.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct KeyRecords {
+pub struct KeyCount {
     /// Its name.
     pub key: String,
-    /// Its records.
-    pub records: u64,
+    /// Its records, or its entities.
+    pub count: u64,
 }
 
 impl DiscoveredKeys {
-    /// Computes it from the records of all epochs, with up to `listed` names; `None` if keys are
+    /// Computes it from the counts of all epochs, with up to `listed` names; `None` if keys are
     /// listed.
     ///
     /// # Errors
@@ -50,20 +53,24 @@ impl DiscoveredKeys {
         };
         let Some(discovery) = publication.discovery()? else { return Ok(None) };
         let epoch = published.clamp(1, publication.horizon());
-        let chances = tally.discovered.values().map(|&records| discovery.chance(epoch, records));
+        let counted = match discovery.parameters().counted {
+            Counted::Records => "records",
+            Counted::Entities { .. } => "entities",
+        };
+        let chances = tally.discovered.values().map(|&count| discovery.chance(epoch, count));
         let expected = chances.sum::<f64>().min(names.most.into());
-        let mut order: Vec<_> =
-            tally.discovered.iter().map(|(&key, &records)| (Reverse(records), key)).collect();
+        let mut order: Vec<_> = tally.discovered.iter().map(|(&key, &count)| (Reverse(count), key)).collect();
         order.sort_unstable();
-        let named = |&(Reverse(records), key): &(Reverse<u64>, u32)| {
+        let named = |&(Reverse(count), key): &(Reverse<u64>, u32)| {
             let key = names.texts.text(key)?.to_string();
-            Some(KeyRecords { key, records })
+            Some(KeyCount { key, count })
         };
         Ok(Some(DiscoveredKeys {
             keys: order.len() as u64,
             expected,
             epoch,
             threshold: discovery.threshold(epoch),
+            counted,
             frequent: order.iter().take(listed).filter_map(named).collect(),
         }))
     }

@@ -1,6 +1,6 @@
 //! Counts the records that the limits of entities leave out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use hushflow_operators::{ByEntity, Entity, EntityHistory, EntityLimits, Records, RepeatPolicy};
 
@@ -36,6 +36,8 @@ pub struct EntityCut {
     kept: u64,
     /// The values of each column among these; no columns unless they are counted.
     values: Vec<u64>,
+    /// The keys of what closed epochs count, each with its entities, if they are asked for.
+    keys: Option<HashSet<(u32, Entity)>>,
 }
 
 impl EntityCut {
@@ -54,12 +56,28 @@ impl EntityCut {
             recent: Recent::default(),
             kept: 0,
             values: Vec::new(),
+            keys: None,
         }
     }
 
     /// Counts the values of each of so many columns, too.
     pub(super) fn count_values(&mut self, columns: usize) {
         self.values = vec![0; columns];
+    }
+
+    /// Counts the entities of each key from here on, which needs memory for them.
+    pub(super) fn count_keys(&mut self) {
+        self.keys = Some(HashSet::new());
+    }
+
+    /// Returns the number of different entities with a record of a key that counts, by key, in all
+    /// epochs; `None` if they are not counted.
+    pub fn entities_of_keys(&self) -> Option<HashMap<u32, u64>> {
+        let mut numbers = HashMap::new();
+        for (key, _) in self.with_open().keys? {
+            *numbers.entry(key).or_default() += 1;
+        }
+        Some(numbers)
     }
 
     /// Goes on from a judge that has counted the records of the epochs up to `counted`.
@@ -94,8 +112,8 @@ impl EntityCut {
                     None => own.keys.len() as u64,
                 };
                 own.all += 1;
-                if by_key {
-                    match own.keys.get_mut(number as usize) {
+                if by_key || self.keys.is_some() && own.all <= most.into() {
+                    match own.keys.iter_mut().find(|(own, _)| *own == key) {
                         Some((_, count)) => *count += 1,
                         None => own.keys.push((key, 1)),
                     }
@@ -127,6 +145,9 @@ impl EntityCut {
                 self.kept += counting;
                 for (_, column) in values.into_iter().filter(|_| admitted.is_some()) {
                     self.values[column as usize] += 1;
+                }
+                if let Some(counted) = &mut self.keys {
+                    counted.extend(keys.iter().take(most as usize).map(|&(key, _)| (key, entity)));
                 }
                 if epoch > self.counted {
                     closed.add(Share { all: records, bad: records - kept });
@@ -204,6 +225,22 @@ mod tests {
             entities: rows.iter().map(|row| Entity(row.1)).collect(),
             values: values.collect(),
             ..Records::default()
+        }
+    }
+
+    #[test]
+    fn keys_are_counted_with_the_entities_whose_records_count() {
+        for (policy, most, expected) in [
+            (RepeatPolicy::Keep, 1, [(0, 2)].as_slice()),
+            (RepeatPolicy::Keep, 2, &[(0, 2), (1, 1)]),
+            (RepeatPolicy::Average, 2, &[(0, 2), (1, 1)]),
+        ] {
+            let limits = EntityLimits { records_per_epoch: most, ..limits(policy) };
+            let mut cut = EntityCut::new(limits, 0, []);
+            assert_eq!(cut.entities_of_keys(), None);
+            cut.count_keys();
+            cut.add(&records(&ROWS));
+            assert_eq!(cut.entities_of_keys(), Some(expected.iter().copied().collect()));
         }
     }
 

@@ -176,6 +176,11 @@ impl RowJudge {
         self.cut.iter_mut().for_each(|cut| cut.count_values(columns));
     }
 
+    /// Counts the entities of each key whose records count, if entities are protected.
+    pub fn count_keys(&mut self) {
+        self.cut.iter_mut().for_each(EntityCut::count_keys);
+    }
+
     /// Stops counting what the limits of entities leave out.
     pub fn forget_entities(&mut self) {
         self.cut = None;

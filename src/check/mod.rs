@@ -28,7 +28,7 @@ mod spread;
 mod tally;
 
 pub use coverage::{ClosedCoverage, Coverage};
-pub use discovered::{DiscoveredKeys, KeyRecords};
+pub use discovered::{DiscoveredKeys, KeyCount};
 pub use entities::EntityCut;
 pub use judge::{JudgeState, RowJudge};
 pub use problems::{Extent, Observation, Problem, SourceRows, histogram_surveys, never_closes, problems};

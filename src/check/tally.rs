@@ -17,7 +17,7 @@ pub struct RecordTally {
     pub centred: u64,
     /// Values of each column among the records.
     pub values: Vec<u64>,
-    /// Records of each discovered key, by its number.
+    /// Records of each discovered key, by its number; its entities if they are protected.
     pub discovered: HashMap<u32, u64>,
     discovers: bool,
     keys: usize,

@@ -26,6 +26,7 @@ pub(crate) mod reference;
 pub(crate) mod run;
 pub(crate) mod serve;
 mod shell;
+mod signals;
 pub(crate) mod tail;
 mod telemetry;
 pub(crate) mod train;

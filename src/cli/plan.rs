@@ -25,11 +25,12 @@ use hushflow::strategies::matrix;
 use hushflow::strategies::schedule::LearningRates;
 use hushflow::strategies::{Candidate, StrategiesError};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag::{register, register_conditional_default};
+use serde::de::DeserializeOwned;
+use serde::de::value::StrDeserializer;
 
 use super::output::SearchStatus;
 use super::output::{print_json, print_wrapped};
+use super::signals::set_by_signals;
 use super::train::print_plan;
 use super::{CliError, number_in, word};
 use advice::COMPARED_HORIZON;
@@ -337,7 +338,10 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
         let text = |plan: &SingleForecast| report::details(&plan.forecast, plan.of_file.as_ref());
         return Ok(print(plan, discovery, (!arguments.json).then_some(text))?);
     }
-    let stop = if arguments.all { stop_flag()? } else { Arc::default() };
+    let stop = Arc::default();
+    if arguments.all {
+        set_by_signals(&stop)?;
+    }
     let table = compared(&plan, file.as_ref(), arguments, &stop, &bar)?;
     bar.finish();
     draw(arguments, &table.strategies)?;
@@ -373,17 +377,6 @@ pub(super) struct ComparisonTable {
     /// known.
     #[serde(skip)]
     in_units: Option<Vec<ColumnForecasts>>,
-}
-
-/// Returns a flag that the first SIGINT or SIGTERM sets; the second one ends the process.
-fn stop_flag() -> Result<Arc<AtomicBool>, CliError> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        register_conditional_default(signal, stop.clone())
-            .and_then(|_| register(signal, stop.clone()))
-            .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
-    }
-    Ok(stop)
 }
 
 fn compared(

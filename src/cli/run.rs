@@ -18,8 +18,6 @@ use hushflow::publication::Publication;
 use hushflow::runtime::{Acknowledge, Cluster, RunOptions, RunSummary, run, shared_ledger};
 use hushflow::sink::{SinkError, SinkInput, SinkThread, TakenAddress};
 use hushflow::time::parse_duration;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag::{register, register_conditional_default};
 
 use super::budget::large_delta;
 use super::crash::end_process;
@@ -28,6 +26,7 @@ use super::ledger::print_uncounted_note;
 use super::log::LogArguments;
 use super::output::{print_message, warn};
 use super::plan::refusal;
+use super::signals::stopped_by_signals;
 use super::{CliError, ReleaseFormatArguments, thousands};
 
 /// How long a stopped run waits for the reader of its output.
@@ -230,15 +229,7 @@ fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, Cli
     }
     let control = Control::new().until_idle(arguments.until_idle).on_notice(warn);
     let control = if arguments.shows_private() { control.on_private_notice(warn) } else { control };
-    if arguments.process.unwrap_or(0) == 0 {
-        for signal in [SIGINT, SIGTERM] {
-            register_conditional_default(signal, control.preparing_flag())
-                .and_then(|_| register_conditional_default(signal, control.stop_flag()))
-                .and_then(|_| register(signal, control.stop_flag()))
-                .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
-        }
-    }
-    Ok(control)
+    if arguments.process.unwrap_or(0) == 0 { stopped_by_signals(control) } else { Ok(control) }
 }
 
 pub(super) fn timeout(text: &str) -> Result<Duration, &'static str> {

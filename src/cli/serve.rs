@@ -17,11 +17,10 @@ use hushflow::publication::Publication;
 use hushflow::sink::{SinkInput, SinkThread, TakenAddress};
 use hushflow::state::{PublicReader, StateError};
 use hushflow::web::{HttpEndpoint, Page, PageContents, WindowPageContents};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag::{register, register_conditional_default};
 
 use super::http::HttpArguments;
-use super::{CliError, ledger, output, run};
+use super::signals::set_by_signals;
+use super::{CliError, ledger, output};
 
 /// Default address of the page.
 const PAGE: &str = "127.0.0.1:8080";
@@ -122,7 +121,8 @@ pub(crate) fn execute(arguments: &ServeArguments) -> Result<(), CliError> {
     let subject = service.subject(&reader, &arguments.source)?;
     let page = arguments.web.as_deref().or(service.sinks.is_empty().then_some(PAGE));
     let endpoint = arguments.http.endpoint(page, "--web")?;
-    let control = control()?;
+    let control = Control::new().on_notice(output::warn);
+    set_by_signals(&control.stop_flag())?;
     let stop = StopFlag::from(control.stop_flag());
     let input = SinkInput { directory: service.directory.clone(), subject: Arc::new(subject) };
     let start = |sink| run::start_sink(sink, &input, &control, TakenAddress::Refuse);
@@ -231,18 +231,6 @@ pub(super) fn page_contents(
         ledger,
         ready_within: None,
     })))
-}
-
-/// Returns the control by which the first signal stops the followers; the second signal ends the
-/// process.
-fn control() -> Result<Control, CliError> {
-    let control = Control::new().on_notice(output::warn);
-    for signal in [SIGINT, SIGTERM] {
-        register_conditional_default(signal, control.stop_flag())
-            .and_then(|_| register(signal, control.stop_flag()))
-            .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
-    }
-    Ok(control)
 }
 
 /// Opens the log, waiting until a run has created it.

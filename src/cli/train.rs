@@ -15,12 +15,11 @@ use hushflow::publication::{MomentPublication, Publication};
 use hushflow::runtime::training::train;
 use hushflow::runtime::{RunOptions, shared_ledger};
 use hushflow::training::{Examples, ModelReport, TrainedModel};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag::{register, register_conditional_default};
 
 use super::budget::large_delta;
 use super::ledger::print_uncounted_note;
 use super::output::{ProgressCounter, print_message, warn};
+use super::signals::stopped_by_signals;
 use super::{CliError, thousands};
 pub(super) use plan::{print_check, print_plan};
 use report::StepTable;
@@ -77,8 +76,8 @@ pub(crate) fn execute(arguments: &TrainArguments) -> Result<(), CliError> {
     let state = arguments.state.clone().or_else(|| pipeline.state_directory.clone()).ok_or_else(|| {
         CliError::usage("no state directory: name one with --state DIR, or in the pipeline file:\n\n[state]\ndirectory = \"state\"")
     })?;
-    let options =
-        RunOptions { control: control()?, ledgers: LedgerHome::find()?, ..RunOptions::new(1, state) };
+    let control = stopped_by_signals(Control::new().on_notice(warn))?;
+    let options = RunOptions { control, ledgers: LedgerHome::find()?, ..RunOptions::new(1, state) };
     if shared_ledger(&pipeline, &options)?.is_none() {
         print_uncounted_note("[ledger] directory");
     }
@@ -173,17 +172,4 @@ fn write(path: &Path, report: &ModelReport) -> std::io::Result<()> {
     file.write_all(b"\n")?;
     file.sync_all()?;
     std::fs::rename(&partial, path)
-}
-
-/// Returns the control by which the first signal stops the run after the current step, and the
-/// second one ends the process.
-fn control() -> Result<Control, CliError> {
-    let control = Control::new().on_notice(warn);
-    for signal in [SIGINT, SIGTERM] {
-        register_conditional_default(signal, control.preparing_flag())
-            .and_then(|_| register_conditional_default(signal, control.stop_flag()))
-            .and_then(|_| register(signal, control.stop_flag()))
-            .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
-    }
-    Ok(control)
 }

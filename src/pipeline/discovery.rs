@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use hushflow_mechanism::discovery::DiscoveryParameters;
+use hushflow_mechanism::discovery::{Counted, DiscoveryParameters};
 use serde::{Deserialize, Serialize};
 
 use super::{KeyColumn, Pipeline, PublicParameters};
@@ -19,28 +19,23 @@ pub(crate) const MOST_KEYS: usize = 1 << 24;
 /// How keys are discovered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeyDiscovery {
-    /// `delta`: probability that a key of at most `at_least` records is ever shown.
+    /// `delta`: probability that a key of which one unit of the guarantee decides is ever shown.
     pub delta: f64,
     /// `share`: share of the budget that finds keys.
     pub share: f64,
     /// `most`: number of keys that can be shown. Each has a slot in every release.
     pub most: u32,
-    /// `at_least`: a key with fewer records is never shown.
+    /// `at_least`: a key with fewer records, or entities, is never shown.
     pub at_least: u64,
+    /// `threshold`: the threshold after every epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threshold: Option<u64>,
     /// The keys of a run, which all clones share. Private, and not part of the header.
     #[serde(skip)]
     pub(crate) texts: KeyTexts,
     /// The names of slots, as far as the log has been read; all clones share them.
     #[serde(skip)]
     pub(crate) slots: SlotNames,
-}
-
-impl KeyDiscovery {
-    /// Returns the parameters for [`Discovery`](hushflow_mechanism::discovery::Discovery).
-    pub fn parameters(&self) -> DiscoveryParameters {
-        let &KeyDiscovery { delta, share, most, at_least, .. } = self;
-        DiscoveryParameters { delta, share, most, at_least }
-    }
 }
 
 impl PublicParameters {
@@ -52,6 +47,17 @@ impl PublicParameters {
     /// Returns how keys are discovered; `None` if they are listed.
     pub fn discovery(&self) -> Option<&KeyDiscovery> {
         self.key.as_ref()?.discover.as_ref()
+    }
+
+    /// Returns the parameters for [`Discovery`](hushflow_mechanism::discovery::Discovery); `None` if
+    /// keys are listed.
+    pub fn discovery_parameters(&self) -> Option<DiscoveryParameters> {
+        let &KeyDiscovery { delta, share, most, at_least, threshold, .. } = self.discovery()?;
+        let counted = match self.entity {
+            None => Counted::Records,
+            Some(_) => Counted::Entities { records: self.records_at_once() },
+        };
+        Some(DiscoveryParameters { delta, share, most, at_least, threshold, counted })
     }
 
     /// Returns the keys that have a name: all that are listed, and those discovered so far.

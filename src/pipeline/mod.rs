@@ -7,6 +7,7 @@
 mod builder;
 mod column;
 mod discovery;
+mod entity;
 mod estimator;
 mod fields;
 mod key_bounds;
@@ -16,20 +17,16 @@ mod source;
 pub mod training;
 
 use std::fmt;
-use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
-use hushflow_mechanism::accounting::adjacency::{Adjacency, Unit};
 use hushflow_mechanism::epochs::Schedule;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::{Bins, SecondMoment};
 use hushflow_mechanism::noise::NoiseSource;
-use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::{Purpose, StrategyName};
 use hushflow_mechanism::windows::WindowSpan;
 use hushflow_mechanism::workload::Workload;
-use hushflow_operators::EntityLimits;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -47,6 +44,7 @@ pub use builder::PipelineBuilder;
 pub use column::{Column, KeyColumn, bounds_by_key};
 pub use discovery::KeyDiscovery;
 pub(crate) use discovery::{KeyTexts, MOST_KEYS};
+pub use entity::EntityUnit;
 pub use estimator::WindowEstimator;
 pub(crate) use key_bounds::KeyBounds;
 pub use source::{Source, SourceClock};
@@ -169,36 +167,6 @@ pub enum Preflight {
     Off,
 }
 
-/// Entities that are protected as a whole: all records of one entity, however many.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EntityUnit {
-    /// Column that identifies the entity of a record.
-    pub column: String,
-    /// `kind`: kind of the entities in ledgers; by default the name of the column.
-    pub kind: String,
-    /// `within`: larger kinds of entities that contain these: all records of an entity belong to
-    /// one of each.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub within: Vec<String>,
-    /// `participations`, `min_separation`, `records_per_epoch`, `several`: limits on the
-    /// contribution of an entity.
-    pub limits: EntityLimits,
-}
-
-impl EntityUnit {
-    /// Returns how often an entity takes part.
-    pub fn participation(&self) -> Participation {
-        let at_least_one = |number: u64| NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN);
-        match self.limits.participations {
-            0 | 1 => Participation::Single,
-            count => Participation::MinSeparation {
-                count: at_least_one(count),
-                gap: at_least_one(self.limits.min_separation),
-            },
-        }
-    }
-}
-
 /// The steps of the release.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Epochs {
@@ -266,23 +234,6 @@ impl PublicParameters {
         // A release of more values is refused for its width.
         let number = u32::try_from(levels.iter().sum::<usize>()).unwrap_or(u32::MAX);
         Bins { histograms: levels.len() as u32, number }
-    }
-
-    /// Returns how often a record or entity takes part.
-    pub fn participation(&self) -> Participation {
-        let of_rows = self.training.as_ref().map(|training| training.participation(training.passes));
-        of_rows.or(self.entity.as_ref().map(EntityUnit::participation)).unwrap_or(Participation::Single)
-    }
-
-    /// Returns the most records of a record or entity in an epoch.
-    pub fn records_at_once(&self) -> u32 {
-        self.entity.as_ref().map_or(1, |entity| entity.limits.records_per_epoch.max(1))
-    }
-
-    /// Returns unit and neighbours of the guarantee.
-    pub fn adjacency(&self) -> Adjacency {
-        let unit = self.entity.as_ref().map_or(Unit::Record, |entity| Unit::Entity(entity.kind.clone()));
-        Adjacency { unit, neighbours: self.privacy.neighbours }
     }
 
     /// Returns what estimators know of the log.

@@ -355,8 +355,9 @@ fn discovery(section: &Section<'_>) -> Option<KeyDiscovery> {
     let share = section.number("share").map_or(0.1, |share| share.value);
     let most = section.count("most").map_or(1000, |most| most.value as u32);
     let at_least = section.count("at_least").map_or(1, |least| least.value);
+    let threshold = section.count("threshold").map(|threshold| threshold.value);
     let (texts, slots) = Default::default();
-    Some(KeyDiscovery { delta: delta?.value, share, most, at_least, texts, slots })
+    Some(KeyDiscovery { delta: delta?.value, share, most, at_least, threshold, texts, slots })
 }
 
 fn key_values(fields: Vec<Field<'_, &str>>) -> Vec<String> {

@@ -22,7 +22,7 @@ impl DiscoverySetting {
     /// Returns the setting of a log; `None` if its keys are listed.
     pub fn of(parameters: &PublicParameters) -> Option<Self> {
         Some(DiscoverySetting {
-            parameters: parameters.discovery()?.parameters(),
+            parameters: parameters.discovery_parameters()?,
             neighbours: parameters.privacy.neighbours,
             horizon: parameters.epochs.schedule.horizon(),
         })

@@ -75,7 +75,10 @@ impl MomentPublication {
         let noise_multiplier = mechanism.moments().calibrated(epsilon, delta, cells(&parameters))?;
         let mechanism = mechanism.with_noise_multiplier(multiplier_of_keys(&parameters, noise_multiplier))?;
         let calibration = Calibration { noise_multiplier, strategy: chosen };
-        Self::new(parameters, mechanism, calibration, private)
+        let publication = Self::new(parameters, mechanism, calibration, private)?;
+        // A stated threshold may be too low for this noise.
+        publication.discovery()?;
+        Ok(publication)
     }
 
     /// Reads the publication from the header of a public log.

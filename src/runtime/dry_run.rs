@@ -102,13 +102,14 @@ struct Rehearsal {
 
 impl Rehearsal {
     fn new(pipeline: &Pipeline) -> Self {
+        let mut judge = RowJudge::new(pipeline, 0, &[], None);
+        judge.count_values();
+        if pipeline.discovery().is_some() {
+            judge.count_keys();
+        }
         Rehearsal {
             duplicates: DuplicateFilter::default(),
-            judge: {
-                let mut judge = RowJudge::new(pipeline, 0, &[], None);
-                judge.count_values();
-                judge
-            },
+            judge,
             tally: RecordTally::new(pipeline),
             spread: None,
             counters: RowCounters::default(),
@@ -223,6 +224,9 @@ impl Rehearsal {
         let left_out = self.judge.entities().map(EntityCut::left_out);
         let counting = self.judge.entities().map(EntityCut::counting);
         let values = self.judge.entities().map_or_else(|| self.tally.values.clone(), EntityCut::values);
+        if let Some(entities) = self.judge.entities().and_then(EntityCut::entities_of_keys) {
+            self.tally.discovered = entities;
+        }
         let (surveys, counters) = (self.surveys(readers), self.row_counters(readers));
         let mut problems = self.problems;
         for problem in self.judge.sum_up(&seen(&counters, &surveys), self.duplicates.found()) {

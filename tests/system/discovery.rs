@@ -1,7 +1,8 @@
 //! Keys that nobody listed: which are shown and how they count, on any number of workers and
-//! processes and after lost epochs; what a log reveals; `plan`, `tail` and refusals.
+//! processes and after lost epochs, also under entities; what a log reveals; `plan`, `tail` and
+//! refusals.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -163,6 +164,108 @@ fn a_run_that_resumes_in_a_longer_file_keeps_its_slots() {
     assert!(reader.header().private);
 }
 
+/// A user of each row. One user has all rows of the key `hoard`, a quarter of the rows that are
+/// `rare` in other tests.
+fn user(place: usize) -> String {
+    if place % 8 == 7 { "hoarder".into() } else { format!("u{}", place * 7919 % 9001) }
+}
+
+const ENTITY: &str = "entity = { column = 'user', participations = 12 }\n";
+
+/// The pages with users, who are protected.
+fn entity_pipeline(lab: &Lab, more: &str) -> PathBuf {
+    let path = pipeline(lab, 0, more);
+    let key = |place| if place % 8 == 7 { "hoard".into() } else { key(place) };
+    let value = |place: usize| (place * 37 % 200) as f64 / 100.0 - 1.0;
+    let line = |place| format!("{},{},{}\n", value(place), key(place), user(place));
+    lab.write("data.csv", String::from("x,page,user\n") + &(0..ROWS).map(line).collect::<String>());
+    let text = std::fs::read_to_string(&path).expect("the file");
+    lab.write("users.toml", text.replace("privacy = {", "privacy = { unit = 'entity',"))
+}
+
+/// The records of each key that count: the first of each user in each epoch.
+fn counted() -> HashMap<String, f64> {
+    let mut seen = HashSet::new();
+    let mut counted = HashMap::new();
+    let rows = (0..ROWS).filter(|&place| seen.insert((place * EPOCHS / ROWS, user(place))));
+    rows.for_each(|place| *counted.entry(key(place)).or_default() += 1.0);
+    counted
+}
+
+#[test]
+fn keys_of_enough_entities_are_shown_and_those_of_one_are_not() {
+    let lab = Lab::new();
+    let pipeline = entity_pipeline(&lab, &format!("{ENTITY}{SEED}"));
+    let (whole, counted) = (lab.path("whole"), counted());
+    finish(&mut run(&pipeline, &whole, 1)).succeeded();
+    let shown = lines(finish(&mut tail(&whole, &[])));
+    let keys: HashSet<_> = shown.iter().map(|line| line["key"].as_str().expect("a key")).collect();
+    assert_eq!(keys, HashSet::from(["often", "second", "late"]), "hoard is of one user");
+    for key in keys {
+        let last = *of_key(&shown, key).last().expect("a line");
+        let (found, noise) = (number(&last["count"]), number(&last["count_noise"]));
+        assert!((found - counted[key]).abs() < 6.0 * noise && noise < 1000.0, "{key}: {found} ± {noise}");
+    }
+    let public = std::fs::read(whole.join("public.log")).expect("a public log");
+    assert!(!public.windows(5).any(|window| window == b"hoard"));
+    let values = |state: &Path| releases(state).into_iter().map(|frame| frame.values).collect::<Vec<_>>();
+    let expected = values(&whole);
+    let state = lab.path("two processes");
+    two_processes(&pipeline, &state);
+    assert!(values(&state) == expected, "two processes");
+    for lost in [1, 7, EPOCHS - 1] {
+        let state = lab.path(&format!("{lost} lost"));
+        finish(&mut run(&pipeline, &state, 2)).succeeded();
+        for _ in 0..lost {
+            for log in [PRIVATE_LOG, "public.log"].map(|log| state.join(log)) {
+                cut(&log, last_frame(&log).start);
+            }
+        }
+        finish(&mut run(&pipeline, &state, 1 + lost % 2)).succeeded();
+        assert!(values(&state) == expected, "{lost} epochs lost");
+    }
+}
+
+#[test]
+fn plans_and_checks_count_the_entities() {
+    let lab = Lab::new();
+    let pipeline = entity_pipeline(&lab, ENTITY);
+    let plan = lines(finish(hushflow(["plan", "--strategy", "square-root", "--json"]).arg(&pipeline)));
+    let discovery = &plan[0]["discovery"];
+    assert!(discovery["counted"] == "entities" && discovery["keys_of_one"] == 12, "{discovery}");
+    let last = &discovery["last_epoch"];
+    // at_least and 6.86 deviations: the quantile of 10⁻⁹/(2·12·12).
+    let expected = 1.0 + 6.86 * number(&last["deviation"]);
+    assert!((number(&last["threshold"]) / expected - 1.0).abs() < 0.01, "{discovery}");
+    let text = finish(hushflow(["plan"]).arg(&pipeline)).succeeded().out;
+    assert!(text.contains("different entities") && text.contains("at most 12 keys"), "{text}");
+    let check = lines(finish(hushflow(["check", "--json"]).arg(&pipeline)));
+    let discovered = &check[0]["discovered"];
+    assert_eq!(discovered["counted"], "entities");
+    let frequent = discovered["frequent"].as_array().expect("a list");
+    // All users but the hoarder have rows of the key, in some epoch as their first.
+    assert!(frequent[0]["key"] == "often" && number(&frequent[0]["count"]) <= 9001.0, "{discovered}");
+    assert!((number(&discovered["expected"]) - 3.0).abs() < 1e-3, "{discovered}");
+}
+
+#[test]
+fn a_stated_threshold_is_used_or_refused() {
+    let lab = Lab::new();
+    let pipeline = entity_pipeline(&lab, ENTITY);
+    let valid = std::fs::read_to_string(&pipeline).expect("the file");
+    let stating = |threshold: u64| {
+        let discover = format!("discover = {{ threshold = {threshold},");
+        lab.write("stated.toml", valid.replace("discover = {", &discover))
+    };
+    let plan = ["plan", "--strategy", "square-root", "--json"];
+    let stated = lines(finish(hushflow(plan).arg(stating(5000))));
+    assert_eq!(stated[0]["discovery"]["last_epoch"]["threshold"], 5000.0);
+    for command in [&plan[..], &["run", "--state", "never"]] {
+        let found = refused(hushflow(command.iter().copied()).arg(stating(100)));
+        assert!(found.contains("state a threshold of at least"), "{found}");
+    }
+}
+
 #[test]
 fn a_plan_states_the_thresholds() {
     let lab = Lab::new();
@@ -191,7 +294,7 @@ fn a_check_expects_the_keys_that_a_run_shows() {
     let (expected, threshold) = (number(&discovered["expected"]), number(&discovered["threshold"]));
     assert!((expected - 3.0).abs() < 1e-3 && (10.0..1000.0).contains(&threshold), "{discovered}");
     let frequent = discovered["frequent"].as_array().expect("a list");
-    assert_eq!(frequent[2], serde_json::json!({"key": "late", "records": 1500}));
+    assert_eq!(frequent[2], serde_json::json!({"key": "late", "count": 1500}));
     let text = finish(hushflow(["check"]).arg(&pipeline)).succeeded().out;
     assert!(text.contains("about 3 of 4,503 keys by the end of epoch 12"), "{text}");
 }
@@ -208,6 +311,11 @@ fn files_that_cannot_be_meant_are_refused() {
         ("discover = {", "values = ['a'], discover = {", "leave out the list"),
         ("delta = 1e-6", "delta = 1e-6, neighbours = 'replace-one-in-place'", "nothing to discover"),
         ("upper = 1 }", "upper = 1, bounds = { a = [0, 1] } }", "nobody can state bounds"),
+        (
+            "key = {",
+            "entity = { column = 'u', participations = 1, sent_limit = 2 }\nkey = {",
+            "no proof covers the number of sent records",
+        ),
     ] {
         assert!(valid.contains(from), "{from}");
         let changed = lab.write("changed.toml", valid.replace(from, to));

@@ -57,7 +57,8 @@
 //! the second lies within the first.
 //!
 //! What discrete noise adds to δ does not grow with f. It is the distance between the actual noise
-//! and its ideal, which does not depend on the data.
+//! and its ideal, which does not depend on the data. What the discovery of keys adds covers the two
+//! entities of a moved record from the start (`discovery/mod.rs`).
 
 use crate::sensitivity::Neighbours;
 use serde::{Deserialize, Serialize};

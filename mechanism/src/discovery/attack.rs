@@ -1,26 +1,50 @@
-//! Attacks on discovery: how often a key is shown that one record decides about, how far records
-//! move the noisy nodes, and whether a state that was saved differs from one that went on.
+//! Attacks on discovery: how often a key is shown that one record or entity decides about, how far
+//! records move the noisy nodes, and whether a state that was saved differs from one that went on.
+//! `entity_attack` attacks what entities add.
 
-use super::{Candidates, Discovery, DiscoveryParameterError, DiscoveryParameters, names_of, tree};
+use super::{
+    Candidates, ClosedKeys, Counted, Discovery, DiscoveryParameterError, DiscoveryParameters, KeyArrival,
+    names_of, tree,
+};
 use crate::moments::{Layout, SecondMoment};
 use crate::noise::NoiseSource;
 use crate::sensitivity::Neighbours;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const LAYOUT: Layout = Layout::new(1, SecondMoment::None);
+pub(super) const LAYOUT: Layout = Layout::new(1, SecondMoment::None);
+
+pub(super) const PARAMETERS: DiscoveryParameters = DiscoveryParameters {
+    delta: 1e-7,
+    share: 0.1,
+    most: 10,
+    at_least: 1,
+    threshold: None,
+    counted: Counted::Records,
+};
 
 fn discovery(delta: f64, share: f64, at_least: u64, horizon: u64, sigma: f64) -> Arc<Discovery> {
-    let parameters = DiscoveryParameters { delta, share, most: 3, at_least };
+    let parameters = DiscoveryParameters { delta, share, most: 3, at_least, ..PARAMETERS };
     Arc::new(Discovery::new(parameters, Neighbours::ZeroOut, sigma, horizon).unwrap())
 }
 
-/// Closes an epoch in which keys have this many records, each with the sum 7. Returns new keys.
-fn close(candidates: &mut Candidates, counts: &[(&str, i128)]) -> Vec<String> {
+/// Closes the next epoch, in which keys have this many records, each with the sum 7, of these
+/// entities.
+pub(super) fn closed(candidates: &mut Candidates, keys: &[(&str, i128, Vec<u128>)]) -> ClosedKeys {
     let epoch = candidates.next_epoch();
-    let sums: Vec<_> = counts.iter().map(|&(name, count)| (Arc::from(name), [count, 7 * count])).collect();
-    let sums = sums.iter().map(|(name, sums)| (Arc::clone(name), sums[..].into()));
-    names_of(&candidates.close(epoch, sums).unwrap().public).unwrap()
+    let sums: Vec<_> = keys.iter().map(|&(_, count, _)| [count, 7 * count]).collect();
+    let arrivals = keys.iter().zip(&sums).map(|((name, _, entities), sums)| KeyArrival {
+        name: Arc::from(*name),
+        sums: Some(sums[..].into()),
+        entities,
+    });
+    candidates.close(epoch, arrivals).unwrap()
+}
+
+/// Closes an epoch in which keys have this many records. Returns new keys.
+fn close(candidates: &mut Candidates, counts: &[(&str, i128)]) -> Vec<String> {
+    let keys: Vec<_> = counts.iter().map(|&(name, count)| (name, count, Vec::new())).collect();
+    names_of(&closed(candidates, &keys).public).unwrap()
 }
 
 /// Returns the share of seeds for which a key of `records` records is ever shown.
@@ -84,7 +108,7 @@ fn no_record_moves_the_nodes_farther_than_charged() {
 
 #[test]
 fn noise_and_thresholds_are_those_of_the_theorem() {
-    let parameters = DiscoveryParameters { delta: 1e-7, share: 0.1, most: 10, at_least: 5 };
+    let parameters = DiscoveryParameters { at_least: 5, ..PARAMETERS };
     for (neighbours, squared) in [(Neighbours::ZeroOut, 10.0), (Neighbours::ReplaceOne, 20.0)] {
         let discovery = Discovery::new(parameters, neighbours, 2.0, 1000).unwrap();
         let of_node = 2.0 * f64::sqrt(squared / 0.1);
@@ -101,7 +125,7 @@ fn noise_and_thresholds_are_those_of_the_theorem() {
 
 #[test]
 fn invalid_parameters_are_refused() {
-    let valid = DiscoveryParameters { delta: 1e-7, share: 0.1, most: 10, at_least: 1 };
+    let valid = PARAMETERS;
     let refused = |parameters, horizon| Discovery::new(parameters, Neighbours::ZeroOut, 2.0, horizon).err();
     assert_eq!(refused(valid, 10), None);
     for (parameters, horizon) in [
@@ -134,36 +158,43 @@ fn stream(epoch: u64) -> Vec<(String, i128)> {
 /// and one that replays what the first gave.
 #[test]
 fn a_restart_changes_nothing() {
-    let discovery = discovery(1e-3, 0.5, 1, 20, 3.0);
-    let new = || Candidates::new(Arc::clone(&discovery), LAYOUT, NoiseSource::Seeded(5));
-    let [mut whole, mut restored, mut replayed] = [(); 3].map(|()| new());
-    for epoch in 1..=20 {
-        let records = stream(epoch);
-        let sums: Vec<_> = records.iter().map(|(name, n)| (Arc::from(&**name), [*n, 7 * n])).collect();
-        let close = |candidates: &mut Candidates| {
-            let sums = sums.iter().map(|(name, sums)| (Arc::clone(name), sums[..].into()));
-            candidates.close(epoch, sums).unwrap()
-        };
-        let [closed, other] = [close(&mut whole), close(&mut restored)];
-        assert!(
-            closed.slots == other.slots && closed.public == other.public && closed.private == other.private
-        );
-        let saved = restored.save();
-        restored = new();
-        restored.restore(&saved).unwrap();
-        // The replaying machine closes the last epoch itself.
-        if epoch < 20 {
-            replayed.replay(epoch, &closed.private, &closed.public).unwrap();
-        } else {
-            let own = close(&mut replayed);
-            assert!(own.slots == closed.slots && own.public == closed.public);
+    for counted in [Counted::Records, Counted::Entities { records: 2 }] {
+        let parameters =
+            DiscoveryParameters { delta: 1e-3, share: 0.5, most: 3, at_least: 1, counted, ..PARAMETERS };
+        let discovery = Arc::new(Discovery::new(parameters, Neighbours::ZeroOut, 3.0, 20).unwrap());
+        let new = || Candidates::new(Arc::clone(&discovery), LAYOUT, NoiseSource::Seeded(5));
+        let [mut whole, mut restored, mut replayed] = [(); 3].map(|()| new());
+        for epoch in 1..=20 {
+            let records = stream(epoch);
+            // Each record has an entity, half of which come again in the next epoch.
+            let entities =
+                |n: i128| (0..n as u128).map(|at| at + u128::from(epoch) * n as u128 / 2).collect();
+            let entities = |n| if counted == Counted::Records { Vec::new() } else { entities(n) };
+            let keys: Vec<_> = records.iter().map(|(name, n)| (&**name, *n, entities(*n))).collect();
+            let close = |candidates: &mut Candidates| closed(candidates, &keys);
+            let [closed, other] = [close(&mut whole), close(&mut restored)];
+            assert!(
+                closed.slots == other.slots
+                    && closed.public == other.public
+                    && closed.private == other.private
+            );
+            let saved = restored.save();
+            restored = new();
+            restored.restore(&saved).unwrap();
+            // The replaying machine closes the last epoch itself.
+            if epoch < 20 {
+                replayed.replay(epoch, &closed.private, &closed.public).unwrap();
+            } else {
+                let own = close(&mut replayed);
+                assert!(own.slots == closed.slots && own.public == closed.public);
+            }
+            let expected = 7 * closed.slots.values().map(|sums| sums[0]).sum::<i128>();
+            assert_eq!(closed.slots.values().map(|sums| sums[1]).sum::<i128>(), expected);
         }
-        let expected = 7 * closed.slots.values().map(|sums| sums[0]).sum::<i128>();
-        assert_eq!(closed.slots.values().map(|sums| sums[1]).sum::<i128>(), expected);
+        let names: Vec<_> = whole.names().collect();
+        assert!(names == ["often", "also"] || names == ["also", "often"], "{counted:?}: {names:?}");
+        assert!(replayed.names().eq(names));
     }
-    let names: Vec<_> = whole.names().collect();
-    assert!(names == ["often", "also"] || names == ["also", "often"], "{names:?}");
-    assert!(replayed.names().eq(names));
 }
 
 #[test]
@@ -172,9 +203,7 @@ fn records_before_the_discovery_enter_the_slot_once() {
     let mut candidates = Candidates::new(discovery, LAYOUT, NoiseSource::Seeded(1));
     let mut seen = 0;
     for epoch in 1..=8 {
-        let sums = [(Arc::from("a"), [20_i128, 140])];
-        let sums = sums.iter().map(|(name, sums)| (Arc::clone(name), sums[..].into()));
-        let closed = candidates.close(epoch, sums).unwrap();
+        let closed = closed(&mut candidates, &[("a", 20, Vec::new())]);
         seen += closed.slots.get(&0).map_or(0, |sums| sums[0]);
         if candidates.names().len() == 1 {
             assert_eq!(seen, 20 * i128::from(epoch));

@@ -5,7 +5,7 @@
 
 use super::names::{PRIVATE, PUBLIC, push_name, take_name};
 use super::tree::KeyNoise;
-use super::{Discovery, names_of};
+use super::{Counted, Discovery, names_of};
 use crate::moments::{IntegerRow, Layout};
 use crate::noise::{EntropyError, NoiseGenerator, NoiseSource};
 use sha2::{Digest, Sha256};
@@ -54,8 +54,60 @@ pub struct Candidates {
 struct Candidate {
     /// The sums of its records.
     sums: Zeroizing<Vec<i128>>,
+    /// The entities with a record of it, ascending; none if records are counted.
+    entities: Zeroizing<Vec<u128>>,
     /// Drawn once the key has enough records to be tested.
     noise: KeyNoise,
+}
+
+impl Candidate {
+    fn new() -> Self {
+        Candidate { sums: Zeroizing::default(), entities: Zeroizing::default(), noise: KeyNoise::default() }
+    }
+
+    /// Adds entities, and returns those that are new, ascending.
+    fn add_entities(&mut self, arrived: &[u128]) -> Zeroizing<Vec<u128>> {
+        let is_new = |entity: &u128| self.entities.binary_search(entity).is_err();
+        let mut new = Zeroizing::new(Vec::with_capacity(arrived.len()));
+        new.extend(arrived.iter().copied().filter(is_new));
+        new.sort_unstable();
+        new.dedup();
+        // Growing in place would leave copies of entities in freed memory.
+        let mut all = Zeroizing::new(Vec::with_capacity(self.entities.len() + new.len()));
+        let mut known = self.entities.iter().copied().peekable();
+        for &entity in new.iter() {
+            all.extend(std::iter::from_fn(|| known.next_if(|&known| known < entity)));
+            all.push(entity);
+        }
+        all.extend(known);
+        self.entities = all;
+        new
+    }
+
+    /// Returns what the test counts.
+    fn count(&self, counted: Counted) -> i128 {
+        match counted {
+            Counted::Records => self.sums[Layout::COUNT],
+            Counted::Entities { .. } => self.entities.len() as i128,
+        }
+    }
+}
+
+/// The records of a key in an epoch, or some of them. Private.
+pub struct KeyArrival<'s> {
+    /// The key.
+    pub name: Arc<str>,
+    /// The sums of records; `None` for none.
+    pub sums: Option<IntegerRow<'s>>,
+    /// The entities that have them, in any order; none if records are counted.
+    pub entities: &'s [u128],
+}
+
+/// The sums and entities of a candidate in an epoch.
+#[derive(Default)]
+struct Arrived {
+    sums: Zeroizing<Vec<i128>>,
+    entities: Zeroizing<Vec<u128>>,
 }
 
 /// What an epoch adds. Private, but for `public`.
@@ -64,7 +116,8 @@ pub struct ClosedKeys {
     pub slots: BTreeMap<u32, Zeroizing<Vec<i128>>>,
     /// The names of new keys, in the order of their slots.
     pub public: Vec<i128>,
-    /// What [`Candidates::replay`] needs: the secret, and the sums of candidates with records.
+    /// What [`Candidates::replay`] needs: the secret, and the sums and new entities of candidates
+    /// with records.
     pub private: Zeroizing<Vec<i128>>,
 }
 
@@ -96,34 +149,37 @@ impl Candidates {
         self.names.len() >= self.discovery.parameters.most as usize
     }
 
-    /// Closes the next epoch, in which these keys have records with these sums. A key may come
-    /// several times.
+    /// Closes the next epoch, in which these keys have records. A key may come several times.
     ///
     /// # Errors
     /// [`DiscoveryError`]; the value must not be used afterwards.
     pub fn close<'s>(
         &mut self,
         epoch: u64,
-        sums: impl IntoIterator<Item = (Arc<str>, IntegerRow<'s>)>,
+        arrivals: impl IntoIterator<Item = KeyArrival<'s>>,
     ) -> Result<ClosedKeys, DiscoveryError> {
         self.check_order(epoch)?;
         let secret = secret(self.source, epoch)?;
         let mut private = Zeroizing::new(as_integers(&secret).to_vec());
         self.secrets.push(secret);
         let mut slots: BTreeMap<u32, Zeroizing<Vec<i128>>> = BTreeMap::new();
-        let mut arrived: BTreeMap<Arc<str>, Zeroizing<Vec<i128>>> = BTreeMap::new();
+        let mut arrived: BTreeMap<Arc<str>, Arrived> = BTreeMap::new();
         let is_full = self.is_full();
-        for (name, sums) in sums {
-            match self.slots.get(&name) {
-                Some(&slot) => add(slots.entry(slot).or_default(), sums),
-                None if is_full => {}
-                None => add(arrived.entry(name).or_default(), sums),
+        for KeyArrival { name, sums, entities } in arrivals {
+            if let Some(&slot) = self.slots.get(&name) {
+                sums.into_iter().for_each(|sums| add(slots.entry(slot).or_default(), sums));
+            } else if !is_full {
+                let arrived = arrived.entry(name).or_default();
+                sums.into_iter().for_each(|sums| add(&mut arrived.sums, sums));
+                arrived.entities.extend_from_slice(entities);
             }
         }
-        for (name, sums) in arrived {
+        for (name, mut arrived) in arrived {
+            arrived.sums.resize(self.coordinates, 0);
             push_name(&mut private, &name, PRIVATE);
-            private.extend_from_slice(&sums);
-            self.add_candidate(name, &sums);
+            private.extend_from_slice(&arrived.sums);
+            let new = self.add_candidate(name, &arrived.sums, &arrived.entities);
+            self.push_entities(&mut private, &new);
         }
         let mut public = Vec::new();
         for name in self.shown(epoch) {
@@ -141,11 +197,12 @@ impl Candidates {
         let Self { discovery, secrets, candidates, .. } = self;
         let least = i128::from(discovery.parameters.at_least);
         let mut shown = Vec::new();
-        for (name, Candidate { sums, noise }) in candidates.iter_mut() {
-            let count = sums[Layout::COUNT];
+        for (name, candidate) in candidates.iter_mut() {
+            let count = candidate.count(discovery.parameters.counted);
             if count < least {
                 continue;
             }
+            let noise = &mut candidate.noise;
             while noise.epochs() < epoch {
                 let secret = &secrets[noise.epochs() as usize];
                 noise.advance(&discovery.gaussian, &mut generator(secret, name));
@@ -168,8 +225,8 @@ impl Candidates {
         let (secret, mut rest) = private.split_first_chunk().ok_or(DiscoveryError::State)?;
         self.secrets.push(of_integers(secret));
         while !rest.is_empty() {
-            let (name, sums) = self.take_candidate(&mut rest).ok_or(DiscoveryError::State)?;
-            self.add_candidate(name.into(), sums);
+            let (name, sums, entities) = self.take_candidate(&mut rest).ok_or(DiscoveryError::State)?;
+            self.add_candidate(name.into(), sums, &entities);
         }
         for name in names_of(public).ok_or(DiscoveryError::State)? {
             let (name, _) = self.candidates.remove_entry(&*name).ok_or(DiscoveryError::State)?;
@@ -180,14 +237,16 @@ impl Candidates {
     }
 
     /// Returns the state, for [`restore`](Self::restore): numbers of epochs, slots and candidates,
-    /// then secrets, names and sums.
+    /// then secrets, names, sums and entities.
     pub fn save(&self) -> Zeroizing<Vec<i128>> {
         let numbers = [self.secrets.len(), self.names.len(), self.candidates.len()];
-        let of_candidate = 1 + self.coordinates + 2;
+        let of_candidate = 1 + self.coordinates + 3;
         // Growing would leave copies of sums in freed memory.
         let length = 3 + 2 * numbers[0] + 4 * numbers[1] + of_candidate * numbers[2];
         let long = |name: &Arc<str>| name.len().div_ceil(PRIVATE);
         let length = length + self.names.iter().chain(self.candidates.keys()).map(long).sum::<usize>();
+        let length =
+            length + self.candidates.values().map(|candidate| candidate.entities.len()).sum::<usize>();
         let mut saved = Zeroizing::new(Vec::with_capacity(length));
         saved.extend(numbers.map(|number| number as i128));
         self.secrets.iter().for_each(|secret| saved.extend(as_integers(secret)));
@@ -195,6 +254,7 @@ impl Candidates {
         for (name, candidate) in &self.candidates {
             push_name(&mut saved, name, PRIVATE);
             saved.extend_from_slice(&candidate.sums);
+            self.push_entities(&mut saved, &candidate.entities);
         }
         saved
     }
@@ -220,8 +280,8 @@ impl Candidates {
             self.take_slot(name.into());
         }
         for _ in 0..candidates {
-            let (name, sums) = self.take_candidate(&mut rest)?;
-            self.add_candidate(name.into(), sums);
+            let (name, sums, entities) = self.take_candidate(&mut rest)?;
+            self.add_candidate(name.into(), sums, &entities);
         }
         (rest.is_empty() && self.names.len() <= self.discovery.parameters.most as usize).then_some(())
     }
@@ -231,16 +291,41 @@ impl Candidates {
         if found == expected { Ok(()) } else { Err(DiscoveryError::OutOfOrder { found, expected }) }
     }
 
-    fn take_candidate<'i>(&self, integers: &mut &'i [i128]) -> Option<(String, &'i [i128])> {
+    /// Takes name, sums and entities.
+    fn take_candidate<'i>(
+        &self,
+        integers: &mut &'i [i128],
+    ) -> Option<(String, &'i [i128], Zeroizing<Vec<u128>>)> {
         let name = take_name(integers, PRIVATE)?;
-        let (sums, rest) = integers.split_at_checked(self.coordinates)?;
+        let (sums, mut rest) = integers.split_at_checked(self.coordinates)?;
+        let mut entities = Zeroizing::default();
+        if self.counts_entities() {
+            let (&number, after) = rest.split_first()?;
+            let (hashes, after) = after.split_at_checked(usize::try_from(number).ok()?)?;
+            entities = Zeroizing::new(hashes.iter().map(|&hash| hash as u128).collect());
+            rest = after;
+        }
         *integers = rest;
-        Some((name, sums))
+        Some((name, sums, entities))
     }
 
-    fn add_candidate(&mut self, name: Arc<str>, sums: &[i128]) {
-        let new = || Candidate { sums: Zeroizing::default(), noise: KeyNoise::default() };
-        add(&mut self.candidates.entry(name).or_insert_with(new).sums, sums.into());
+    /// Appends the number of entities and the entities, if they are counted.
+    fn push_entities(&self, integers: &mut Vec<i128>, entities: &[u128]) {
+        if self.counts_entities() {
+            integers.push(entities.len() as i128);
+            integers.extend(entities.iter().map(|&hash| hash as i128));
+        }
+    }
+
+    fn counts_entities(&self) -> bool {
+        matches!(self.discovery.parameters.counted, Counted::Entities { .. })
+    }
+
+    /// Adds to a candidate, and returns the entities that are new to it.
+    fn add_candidate(&mut self, name: Arc<str>, sums: &[i128], entities: &[u128]) -> Zeroizing<Vec<u128>> {
+        let candidate = self.candidates.entry(name).or_insert_with(Candidate::new);
+        add(&mut candidate.sums, sums.into());
+        candidate.add_entities(entities)
     }
 
     /// Gives a key the next slot.

@@ -1,12 +1,13 @@
-//! Discovery of keys that nobody listed: a key is shown from the epoch in which a noisy count of
-//! its records first exceeds a public threshold.
+//! Discovery of keys that nobody listed: a key is shown from the epoch in which a noisy count first
+//! exceeds a public threshold.
 //!
 //! A log with discovery has a fixed number of *slots*, which are released like listed keys. A
-//! *candidate* is a key with a record. After every epoch t each candidate with a count n(t) of at
-//! least `at_least` records is tested:
+//! *candidate* is a key with a record. Its count n(t) is the number of its records up to epoch t
+//! or, where entities are protected, the number of *different entities* with a record of it
+//! ([`Counted`]). After every epoch each candidate with a count of at least `at_least` is tested:
 //!
 //! ```text
-//! n(t) + N(t) > τ(t) = at_least + z·s(t)
+//! n(t) + N(t) > τ(t) = at_least + z·s(t)      or a stated threshold
 //! ```
 //!
 //! N(t) is the noise of the key's tree (`discovery/tree.rs`), and s(t) its deviation. A key that
@@ -16,30 +17,41 @@
 //! The names are part of the release.
 //!
 //! # Theorem
-//! Let the moments of the slots alone be a Gaussian mechanism of noise multiplier σ/√(1 − f) for
-//! one record of the neighbours. Let the nodes of the trees have a deviation of σ√S/√f records,
-//! with S = h for zero-out and S = 2h for replace-one, where h is the number of levels. Let
-//! δ_d ≥ T·Q(z) + v, where T is the number of epochs, Q the upper tail of the normal distribution
-//! and v the total variation between the noise of one tree and rounded continuous noise. Then for
-//! neighbours D and D′ there are mechanisms M̃(D) and M̃(D′), the results of one Gaussian mechanism
-//! of noise multiplier σ up to the total variation of discrete noise, within a total variation of
-//! δ_d of the real M(D) and M(D′). So M is (ε, δ + (1 + e^ε)δ_d)-private if the Gaussian mechanism
-//! is (ε, δ)-private, and composes like it, with δ_d added to the total variation.
+//! The unit of the guarantee has at most K records that pass the bound, in all epochs together: K =
+//! 1 for a record, and K = k·m for an entity that takes part in at most k epochs with at most m
+//! records in each. So it touches at most K keys. Let the moments of the slots, for **one** record
+//! anywhere, be a Gaussian mechanism of noise multiplier Kσ/√(1 − f). Let the nodes of the trees
+//! have a deviation of σ√S/√f counts, with S = K·h for zero-out and S = 2K·h for replace-one, where
+//! h is the number of levels. Let u be the number of units in which two streams may differ: 1 for
+//! records, 2 for entities. Let δ_d ≥ uK·(Σ_t Q((τ(t) − at_least)/s(t)) + v), where Q is the upper
+//! tail of the normal distribution and v the total variation between the noise of one tree and
+//! rounded continuous noise; with z, the sum is T·Q(z) for T epochs. Then for neighbours D and D′
+//! there are mechanisms M̃(D) and M̃(D′), the results of one Gaussian mechanism of noise multiplier
+//! σ up to the total variation of discrete noise, within a total variation of δ_d of the real M(D)
+//! and M(D′). So M is (ε, δ + (1 + e^ε)δ_d)-private if the Gaussian mechanism is (ε, δ)-private,
+//! and composes like it, with δ_d added to the total variation.
 //!
 //! *Proof.* Let n and n′ be the counts of a key in D and D′. M̃, of either world, tests a key at t
 //! if max(n(t), n′(t)) ≥ `at_least`. Where n = n′ always, M̃ and M are the same. The rule of M̃ is
 //! one rule for both worlds, so given the noisy nodes of all keys, tests, names and slots are
 //! post-processing.
 //!
-//! *Nodes.* A record is under h nodes of one tree at most. Zero-out moves h nodes by 1. Replace-one
-//! moves nodes of two trees, or of one tree in which the differences of +1 and −1 may cancel: by 2h
-//! in squares. In units of the deviation that is f/σ². The nodes of other keys do not differ, and
-//! the noise of all nodes is independent.
+//! *Nodes.* A unit adds 1 to at most K keys, each in one epoch: a record to its key, an entity to
+//! each of its keys in the epoch of its first record of that key. Each addition is under at most h
+//! nodes of one tree, and those of different keys are in different trees. Zero-out moves at most K·h
+//! nodes by 1. Replace-one moves nodes of 2K trees, or of one tree in which the differences of +1
+//! and −1 may cancel: by at most 2K·h in squares. In units of the deviation that is f/σ². The nodes
+//! of other keys do not differ, and the noise of all nodes is independent.
 //!
 //! *Moments.* Given all that is released before the moments of an epoch, names of that epoch
 //! included, a record is in one cell: the slot of its key, in its own epoch or in that of the
-//! discovery, whichever is later; or it is in no cell. "No record" is one of the contents of a row,
-//! so in each world the record is one of those that the sensitivity covers: at most (1 − f)/σ².
+//! discovery, whichever is later; or it is in no cell. "No record" is one of the contents of a row.
+//! Number the records of the unit that pass in D, and those that pass in D′, by 1 … K, with "no
+//! record" for those that are lacking. Change them one by one. Each change is one that the
+//! sensitivity for one record covers, wherever its cells are. So by the triangle inequality all
+//! together move the moments by at most K times that: (1 − f)/σ² in squares. The epochs in which an
+//! entity takes part, and the distance between them, do not help: records of all its epochs may be
+//! of one key, and enter its slot in the epoch of the discovery. That attains the bound.
 //!
 //! *Together* the squares are at most 1/σ² on every path, and each difference is known before its
 //! noise is drawn: a node's noise is first used when its last epoch closes, and the moments of an
@@ -47,14 +59,19 @@
 //! (`docs/privacy.md`), which gives one Gaussian mechanism of noise multiplier σ.
 //!
 //! *M is near M̃.* With the same noise the two differ in world D only if a key is tested by M̃
-//! alone and passes. Then n(t) < `at_least` ≤ n′(t) for the key of the changed record. In D there
-//! is at most one such key: only one key has more records in D′ than in D at some time. (A record
-//! moved within a key adds to it in one world only.) It passes only if N(t) > τ(t) − n(t) >
-//! z·s(t), with a probability of at most T·Q(z) + v for all t together, whatever is adapted to the
-//! past, because N does not depend on it. ∎
+//! alone and passes. Then n(t) < `at_least` ≤ n′(t), so the changed unit has more of the key in D′
+//! than in D at some time: there are at most K such keys. (A record moved within a key adds to it
+//! in one world only.) Each passes only if N(t) > τ(t) − n(t) > τ(t) − `at_least`, with a
+//! probability of at most Σ_t Q((τ(t) − `at_least`)/s(t)) + v for all t together, whatever is
+//! adapted to the past, because N does not depend on it. The union over K keys gives δ_d. ∎
 //!
-//! A key of at most `at_least` records in all is shown with a probability of at most δ_d, since
-//! that needs N(t) ≥ z·s(t).
+//! *Why u = 2.* A guarantee about entities converts to one about records, and a record may move from
+//! one entity to another (`accounting/adjacency.rs`). Then the records of two entities differ, and
+//! up to 2K keys have more of them in D′. The squared distances are those of the steps; the total
+//! variation, which the ledger does not multiply by steps, covers both entities from the start.
+//!
+//! The keys of which one unit alone has all records, in at most `at_least` counts each, are all
+//! hidden with a probability of at least 1 − δ_d, since to show one needs N(t) ≥ τ(t) − `at_least`.
 //!
 //! *Normal tails.* N(t) is a sum of nodes' noise with weights that add up to at most ℓ + 1 for a
 //! node of level ℓ, rounded down. Continuous noise that is rounded errs by ½ in each, so N exceeds
@@ -77,6 +94,8 @@
 #[cfg(test)]
 mod attack;
 mod candidates;
+#[cfg(test)]
+mod entity_attack;
 mod names;
 mod tree;
 
@@ -90,14 +109,50 @@ use crate::quantile;
 use crate::sensitivity::{Neighbours, rounded_up};
 use thiserror::Error;
 
-pub use candidates::{Candidates, ClosedKeys, DiscoveryError};
+pub use candidates::{Candidates, ClosedKeys, DiscoveryError, KeyArrival};
 pub use names::names_of;
 
-/// One record is 2 to this power units of the grid of its noise.
+/// One count is 2 to this power units of the grid of its noise.
 const GRID_BITS: u32 = 40;
+
+const GRID_UNITS: f64 = (1_u64 << GRID_BITS) as f64;
 
 /// Most epochs of a log with discovery: the secrets of all of them are kept.
 pub const MOST_EPOCHS: u64 = 1 << 20;
+
+/// Most records of an entity in all epochs: beyond that, noise would hide every key.
+pub const MOST_RECORDS: u32 = 1 << 20;
+
+/// What is counted of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// Its records. One of them is the unit of the guarantee.
+    Records,
+    /// The different entities with a record of it, each once for all epochs. An entity is the unit
+    /// of the guarantee.
+    Entities {
+        /// K: the most records of an entity in all epochs, and so the most keys that it touches.
+        records: u32,
+    },
+}
+
+impl Counted {
+    /// K: the most records of a unit of the guarantee, and so the most keys that it touches.
+    pub fn most_records(self) -> u32 {
+        match self {
+            Counted::Records => 1,
+            Counted::Entities { records } => records,
+        }
+    }
+
+    /// u: the number of units in which two streams may differ.
+    fn units(self) -> f64 {
+        match self {
+            Counted::Records => 1.0,
+            Counted::Entities { .. } => 2.0,
+        }
+    }
+}
 
 /// The public parameters of discovery.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,8 +163,12 @@ pub struct DiscoveryParameters {
     pub share: f64,
     /// Number of slots, at least 1.
     pub most: u32,
-    /// A key with fewer records is never shown; at least 1.
+    /// A key with a smaller count is never shown; at least 1.
     pub at_least: u64,
+    /// The threshold after every epoch; by default the least ones that `delta` allows.
+    pub threshold: Option<u64>,
+    /// What is counted.
+    pub counted: Counted,
 }
 
 /// Parameters for which there is no discovery.
@@ -138,6 +197,21 @@ pub enum DiscoveryParameterError {
     /// The discrete noise can't be accounted for.
     #[error(transparent)]
     Accounting(#[from] AccountingError),
+    /// A threshold that shows keys of one unit too often.
+    #[error(
+        "threshold: with {found} a key of one neighbour alone is shown with a probability of up to {delta:e}, and `delta` \
+         states {stated:e}: state a threshold of at least {least}, or a larger `delta`"
+    )]
+    Threshold {
+        /// The stated threshold.
+        found: u64,
+        /// What it costs.
+        delta: f64,
+        /// δ_d.
+        stated: f64,
+        /// A threshold that costs no more.
+        least: u64,
+    },
     /// δ_d is below the distance of discrete noise from continuous noise.
     #[error("delta: found {found}, expected more than {least:e}: choose a larger one")]
     Delta {
@@ -171,34 +245,55 @@ impl Discovery {
         noise_multiplier: f64,
         horizon: u64,
     ) -> Result<Self, DiscoveryParameterError> {
-        let DiscoveryParameters { delta, share, most, at_least } = parameters;
+        let DiscoveryParameters { delta, share, most, at_least, threshold, counted } = parameters;
         in_range("delta", delta, "a number above 0 and below 1", delta > 0.0 && delta < 1.0)?;
         in_range("share", share, "a number above 0 and below 1", share > 0.0 && share < 1.0)?;
         in_range("most", most.into(), "at least 1", most >= 1)?;
         let is_count = (1..=1 << 40).contains(&at_least);
-        in_range("at_least", at_least as f64, "a number of records from 1 to 2^40", is_count)?;
+        in_range("at_least", at_least as f64, "a number from 1 to 2^40", is_count)?;
         let epochs = "at most 1048576 epochs with discovered keys";
         in_range("horizon", horizon as f64, epochs, (1..=MOST_EPOCHS).contains(&horizon))?;
-        let height = f64::from(tree::height(horizon));
+        let records = counted.most_records();
+        let of_entity = "participations × records_per_epoch";
+        in_range(of_entity, records.into(), "from 1 to 1048576", (1..=MOST_RECORDS).contains(&records))?;
+        let nodes = f64::from(records) * f64::from(tree::height(horizon));
         let sensitivity_squared = match neighbours {
-            Neighbours::ZeroOut => height,
-            Neighbours::ReplaceOne => 2.0 * height,
+            Neighbours::ZeroOut => nodes,
+            Neighbours::ReplaceOne => 2.0 * nodes,
             Neighbours::ReplaceOneInPlace => return Err(DiscoveryParameterError::InPlace),
         };
         let deviation = rounded_up(noise_multiplier * (sensitivity_squared / share).sqrt());
-        let scale = NoiseScale::at_least(deviation * 2f64.powi(GRID_BITS as i32))?;
-        // A tree has fewer than two nodes for each epoch. Two trees differ between neighbours.
+        let scale = NoiseScale::at_least(deviation * GRID_UNITS)?;
+        // A tree has fewer than two nodes for each epoch. Two trees differ for each key that has
+        // more records in one neighbour.
         let of_trees = |trees: f64| Discreteness::new(scale.sigma(), 2.0 * trees * horizon as f64);
         let of_one = of_trees(1.0)?.total_variation();
-        let tail = (delta - of_one) / horizon as f64 * (1.0 - MARGIN);
+        let keys = counted.units() * f64::from(records);
+        let tail = (delta / keys - of_one) / horizon as f64 * (1.0 - MARGIN);
         if tail < f64::MIN_POSITIVE {
-            return Err(DiscoveryParameterError::Delta { found: delta, least: of_one });
+            return Err(DiscoveryParameterError::Delta { found: delta, least: keys * of_one });
         }
         // The quantile is exact to the last bits, and is raised by more.
         let quantile = quantile::normal(tail.min(0.5)) * (1.0 + 1e-9);
-        let total_variation = rounded_up(delta + of_trees(2.0)?.total_variation());
+        let total_variation = rounded_up(delta + of_trees(2.0 * keys)?.total_variation());
         let gaussian = DiscreteGaussian::new(scale);
-        Ok(Self { parameters, horizon, gaussian, quantile, total_variation })
+        let discovery = Self { parameters, horizon, gaussian, quantile, total_variation };
+        let Some(found) = threshold else { return Ok(discovery) };
+        let cost = keys * (discovery.tails_beyond(found) + of_one) * (1.0 + MARGIN);
+        if cost <= delta {
+            return Ok(discovery);
+        }
+        let least = (1..=horizon).map(|epoch| discovery.least_in_grid(epoch)).max().unwrap_or_default();
+        let least = u64::try_from(least >> GRID_BITS).unwrap_or(u64::MAX).saturating_add(1);
+        Err(DiscoveryParameterError::Threshold { found, delta: cost, stated: delta, least })
+    }
+
+    /// Returns Σ_t Q((τ − `at_least`)/s(t)) of a threshold τ: the probability that the noise of a
+    /// key alone exceeds it, at most.
+    fn tails_beyond(&self, threshold: u64) -> f64 {
+        let beyond = threshold as f64 - self.parameters.at_least as f64 - self.room() as f64 / GRID_UNITS;
+        let tail = |epoch| libm::erfc(beyond / self.deviation(epoch) * FRAC_1_SQRT_2) / 2.0;
+        (1..=self.horizon).map(tail).sum::<f64>() * (1.0 + 1e-9)
     }
 
     /// The noise multiplier of the moments of slots, rounded up, if that of slots and discovery
@@ -218,21 +313,31 @@ impl Discovery {
         self.total_variation
     }
 
-    /// Standard deviation of the noise of a key's count after an epoch, in records.
+    /// Standard deviation of the noise of a key's count after an epoch.
     pub fn deviation(&self, epoch: u64) -> f64 {
-        self.gaussian.scale().sigma() * tree::variance(epoch).sqrt() / 2f64.powi(GRID_BITS as i32)
+        self.gaussian.scale().sigma() * tree::variance(epoch).sqrt() / GRID_UNITS
     }
 
-    /// τ: the number of records beyond which a noisy count shows a key after an epoch.
+    /// τ: a noisy count beyond it shows a key after an epoch.
     pub fn threshold(&self, epoch: u64) -> f64 {
-        self.threshold_in_grid(epoch) as f64 / 2f64.powi(GRID_BITS as i32)
+        self.threshold_in_grid(epoch) as f64 / GRID_UNITS
     }
 
     /// τ in units of the grid, rounded up.
     fn threshold_in_grid(&self, epoch: u64) -> i128 {
+        let stated = self.parameters.threshold.map(|threshold| i128::from(threshold) << GRID_BITS);
+        stated.unwrap_or_else(|| self.least_in_grid(epoch))
+    }
+
+    /// The least τ, in units of the grid, for which each epoch has the same part of δ_d.
+    fn least_in_grid(&self, epoch: u64) -> i128 {
         let reach = self.quantile * self.gaussian.scale().sigma() * tree::variance(epoch).sqrt();
-        let room = i128::from(tree::height(self.horizon) + 1).pow(2);
-        (i128::from(self.parameters.at_least) << GRID_BITS) + rounded_up(reach).ceil() as i128 + room
+        (i128::from(self.parameters.at_least) << GRID_BITS) + rounded_up(reach).ceil() as i128 + self.room()
+    }
+
+    /// What rounding may add to the noise of a count, in units of the grid.
+    fn room(&self) -> i128 {
+        i128::from(tree::height(self.horizon) + 1).pow(2)
     }
 
     /// Probability that a key with this exact count passes the test after this epoch. Private, as

@@ -12,7 +12,6 @@ use differential_dataflow::operators::arrange::{Arranged, TraceAgent};
 use differential_dataflow::operators::iterate::Variable;
 use differential_dataflow::trace::implementations::{ContainerChunker, KeyBatcher, KeyBuilder, KeySpine};
 use differential_dataflow::trace::{Cursor, TraceReader};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
@@ -161,10 +160,11 @@ fn history_after(
 pub(super) fn pass<'scope>(
     closed: StreamVec<'scope, u64, ClosedBuffer>,
     admitted: StreamVec<'scope, u64, Vec<Entity>>,
-    columns: Arc<[(f64, f64)]>,
+    setup: &BoundSetup,
     measurement: MeasurementId,
     fault: Fault,
 ) -> StreamVec<'scope, u64, BoundedRecords> {
+    let (columns, discovers) = (Arc::clone(&setup.columns), setup.discovers);
     closed.binary_frontier(admitted, Pipeline, Pipeline, "Pass", move |_capability, _info| {
         let mut epochs = OpenEpochs::new(fault);
         move |(closed, closed_frontier), (admitted, admitted_frontier), output| {
@@ -177,9 +177,19 @@ pub(super) fn pass<'scope>(
                     let (buffers, admitted) = closed.data;
                     let mut session = output.session(&time);
                     buffers.iter().for_each(|buffer| {
-                        give_batches(buffer, &admitted, epoch, &columns, |records, sent| {
-                            session.give(BoundedRecords { measurement, records, sent })
-                        })
+                        let batch = |records| {
+                            let (sent, key_entities) = Default::default();
+                            BoundedRecords { measurement, records, sent, key_entities }
+                        };
+                        let last = give_batches(buffer, &admitted, epoch, &columns, |records| {
+                            session.give(batch(records));
+                        });
+                        let sent = buffer.sent(&admitted);
+                        let key_entities =
+                            if discovers { buffer.key_entities(&admitted) } else { Vec::new() };
+                        if !(last.is_empty() && sent.is_empty() && key_entities.is_empty()) {
+                            session.give(BoundedRecords { sent, key_entities, ..batch(last) });
+                        }
                     });
                 }
                 Ok(())
@@ -188,14 +198,14 @@ pub(super) fn pass<'scope>(
     })
 }
 
-/// Gives the records in batches, the last of them with the number of sent records by key.
+/// Gives the records in batches, and returns the last one.
 fn give_batches(
     buffer: &ClosedBuffer,
     admitted: &[Entity],
     epoch: u64,
     columns: &[(f64, f64)],
-    mut give: impl FnMut(Records, BTreeMap<u32, u64>),
-) {
+    mut give: impl FnMut(Records),
+) -> Records {
     let room = || Records::with_room(BATCH.min(admitted.len()), columns.len());
     let mut batch = room();
     buffer.for_each(admitted, columns, |position, key, row| {
@@ -204,11 +214,8 @@ fn give_batches(
         batch.epochs.push(epoch);
         batch.values.extend_from_slice(row);
         if batch.len() == BATCH {
-            give(std::mem::replace(&mut batch, room()), BTreeMap::new());
+            give(std::mem::replace(&mut batch, room()));
         }
     });
-    let sent = buffer.sent(admitted);
-    if !batch.is_empty() || !sent.is_empty() {
-        give(batch, sent);
-    }
+    batch
 }

@@ -117,6 +117,38 @@ impl ClosedBuffer {
     }
 }
 
+impl ClosedBuffer {
+    /// Returns the keys of the records that pass, each with the entities that have some, in any
+    /// order and once.
+    pub(super) fn key_entities(&self, admitted: &[Entity]) -> Vec<(u32, Entity)> {
+        let most = self.limits.records_per_epoch;
+        let mut pairs = Vec::with_capacity(admitted.len());
+        for at in common(&self.entities, admitted) {
+            let (entity, first) = (self.entities[at], pairs.len());
+            match &self.records {
+                ClosedRecords::First { chains, slots, .. } => {
+                    let Chain { latest, length } = chains[at];
+                    let mut before = latest.map(|slot| &slots[slot as usize]);
+                    // Latest first: those beyond the limit come before the ones that pass.
+                    for left in (1..=length).rev() {
+                        let Some(slot) = before else { break };
+                        if left <= most {
+                            pairs.push((slot.key, entity));
+                        }
+                        before = slot.before.map(|slot| &slots[slot as usize]);
+                    }
+                }
+                ClosedRecords::Means(sums) => {
+                    pairs.extend(sums[at].iter().take(most as usize).map(|sum| (sum.key, entity)));
+                }
+            }
+            pairs[first..].sort_unstable();
+        }
+        pairs.dedup();
+        pairs
+    }
+}
+
 fn in_order<T, U>(table: ByEntity<T>, mut value: impl FnMut(T) -> U) -> (Vec<Entity>, Vec<U>) {
     let mut order: Vec<_> = table.into_iter().map(|(entity, entry)| (entity, value(entry))).collect();
     order.sort_unstable_by_key(|(entity, _)| *entity);
@@ -303,7 +335,15 @@ mod tests {
 
     fn setup(limits: EntityLimits, columns: &[(f64, f64)], by_column: bool) -> BoundSetup {
         let (histories, dimension) = (Arc::default(), columns.len());
-        BoundSetup { limits, by_column, dimension, columns: columns.into(), histories, first_epoch: 1 }
+        BoundSetup {
+            limits,
+            discovers: true,
+            by_column,
+            dimension,
+            columns: columns.into(),
+            histories,
+            first_epoch: 1,
+        }
     }
 
     fn limits(most: u32, repeat_policy: RepeatPolicy) -> EntityLimits {
@@ -345,6 +385,25 @@ mod tests {
         // All records of a key count as one.
         assert_eq!(sent(RepeatPolicy::Average, 2), [(7, 1), (8, 1), (9, 1)]);
         assert_eq!(sent(RepeatPolicy::Average, 9), [(7, 1), (8, 2), (9, 1)]);
+    }
+
+    #[test]
+    fn entities_are_listed_once_with_each_key_of_records_that_pass() {
+        let records = [(1, 5, 7), (1, 9, 8), (1, 6, 7), (2, 7, 8), (1, 4, 9), (3, 8, 9)];
+        let listed = |several, most| {
+            let limits = limits(most, several);
+            let mut buffer = EpochBuffer::new(&setup(limits, &[(0.0, 1.0)], false), 0);
+            for (entity, position, key) in records {
+                buffer.add(Entity(entity), position, key, &[0.5], &[(0.0, 1.0)]);
+            }
+            let mut pairs = buffer.close().key_entities(&[Entity(1), Entity(2)]);
+            pairs.sort_unstable();
+            pairs.into_iter().map(|(key, Entity(entity))| (key, entity)).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(RepeatPolicy::Keep, 1), [(8, 2), (9, 1)]);
+        assert_eq!(listed(RepeatPolicy::Keep, 3), [(7, 1), (8, 2), (9, 1)]);
+        assert_eq!(listed(RepeatPolicy::Keep, 4), [(7, 1), (8, 1), (8, 2), (9, 1)]);
+        assert_eq!(listed(RepeatPolicy::Average, 2), [(7, 1), (8, 2), (9, 1)]);
     }
 
     #[test]

@@ -229,6 +229,9 @@ pub struct BoundedRecords {
     pub(crate) records: Records,
     /// Number of sent records by key; these are a part of it.
     pub(crate) sent: BTreeMap<u32, u64>,
+    /// The keys of all batches of an epoch, each with the entities that have records of it; none
+    /// unless entities are counted to discover keys.
+    pub(crate) key_entities: Vec<(u32, Entity)>,
 }
 
 impl BoundedRecords {
@@ -320,11 +323,11 @@ impl<'scope> BoundEntities<'scope> for StreamVec<'scope, u64, Records> {
         let BoundPlan { id, setup } = plan.into();
         let setup = setup.unwrap_or_else(|| {
             fault.raise("records are to be bounded under a measurement that protects no entities: give it their limits");
-            BoundSetup { limits: EntityLimits::LEAST, by_column: false, dimension: 0, columns: Arc::default(), histories: Arc::default(), first_epoch: 1 }
+            BoundSetup { limits: EntityLimits::LEAST, discovers: false, by_column: false, dimension: 0, columns: Arc::default(), histories: Arc::default(), first_epoch: 1 }
         });
         let gathered = gather(address(self, setup.columns.len(), fault.clone()), &setup, fault.clone());
         let admitted = admitted(gathered.present, &setup, fault.clone());
-        let records = pass(gathered.closed, admitted.clone(), setup.columns, id, fault);
+        let records = pass(gathered.closed, admitted.clone(), &setup, id, fault);
         BoundOutput { records, admitted }
     }
 }

@@ -21,7 +21,8 @@ pub enum MeasurementError {
     /// once than the noise accounts for.
     #[error(
         "the noise is for entities that take part as {participation}, with {records} records at once; the limits allow \
-         {limits:?}: make the mechanism with the participation of the limits, written {}x{}+, and for_records_at_once",
+         {limits:?}: make the mechanism with the participation of the limits, written {}x{}+, and for_records_at_once; \
+         if keys are discovered, the mechanism and the discovery are for the records of all epochs at once",
         limits.participations, limits.min_separation
     )]
     Entities {
@@ -53,10 +54,12 @@ pub enum MeasurementError {
         /// The first epoch to release.
         first_epoch: u64,
     },
-    /// Keys are discovered into another number of slots, or for entities.
+    /// Sent records are counted under keys that are discovered.
+    #[error("the limits of entities have a sent_limit, and keys are discovered: leave one of them out")]
+    SentDiscovery,
+    /// Keys are discovered into another number of slots.
     #[error(
-        "keys are discovered into {slots} slots, and the measurement has {keys} keys: give the same number, and no \
-         entities"
+        "keys are discovered into {slots} slots, and the measurement has {keys} keys: give the same number"
     )]
     Discovery {
         /// Slots of the discovery.

@@ -84,6 +84,7 @@ impl From<&Windows> for BoundPlan {
     fn from(windows: &Windows) -> Self {
         let setup = windows.entities.as_ref().map(|entities| BoundSetup {
             limits: entities.limits,
+            discovers: false,
             by_column: false,
             dimension: windows.columns,
             columns: Arc::clone(&entities.bounds),

@@ -1,6 +1,6 @@
 //! The operator's screen of `hushflow check`, and the same as JSON.
 
-use hushflow::check::{DiscoveredKeys, KeyRecords, Problem, histogram_surveys};
+use hushflow::check::{DiscoveredKeys, KeyCount, Problem, histogram_surveys};
 use hushflow::lines::TableStyle;
 use hushflow::mechanism::epochs::Schedule;
 use hushflow::pipeline::{Column, MissingPolicy, Pipeline};
@@ -204,10 +204,11 @@ impl<'a> CheckReport<'a> {
     fn keys_text(&self) -> String {
         let Some(key) = &self.pipeline.key else { return String::new() };
         let records = self.run.tally.records;
-        let mut lines = vec![vec![format!("key {:?}", key.column), "records".into(), String::new()]];
+        let column = format!("key {:?}", key.column);
         if let Some(discovered) = &self.discovered {
-            return discovered_text(discovered, lines, records);
+            return discovered_text(discovered, column, records);
         }
+        let mut lines = vec![vec![column, "records".into(), String::new()]];
         let counts = self.run.tally.by_key();
         let listed = key.values.iter().zip(counts).take(if key.values.len() > 2 * LISTED {
             LISTED
@@ -408,23 +409,26 @@ impl<'a> CheckReport<'a> {
     }
 }
 
-/// Formats the most frequent of discovered keys below a title, and how many a run would show.
-fn discovered_text(discovered: &DiscoveredKeys, mut lines: Vec<Vec<String>>, records: u64) -> String {
-    let frequent = discovered.frequent.iter();
-    let line =
-        |key: &KeyRecords| vec![printable(&key.key), thousands(key.records), percent(key.records, records)];
-    lines.extend(frequent.map(line));
+/// Formats the most frequent of discovered keys below the name of their column, and how many a run
+/// would show.
+fn discovered_text(discovered: &DiscoveredKeys, column: String, records: u64) -> String {
+    let counts_records = discovered.counted == "records";
+    let share = |count| if counts_records { percent(count, records) } else { String::new() };
+    let mut lines = vec![vec![column, discovered.counted.into(), String::new()]];
+    let line = |key: &KeyCount| vec![printable(&key.key), thousands(key.count), share(key.count)];
+    lines.extend(discovered.frequent.iter().map(line));
     let more = discovered.keys - discovered.frequent.len() as u64;
     if more > 0 {
         lines.push(vec![format!("… {} more keys", thousands(more))]);
     }
     format!(
-        "{}\nA run would show about {} of {} keys by the end of epoch {}: those with a noisy count above {} records.\n",
+        "{}\nA run would show about {} of {} keys by the end of epoch {}: those with a noisy count above {} {}.\n",
         table(&lines),
         number(discovered.expected.round()),
         thousands(discovered.keys),
         thousands(discovered.epoch),
-        number(discovered.threshold.round())
+        number(discovered.threshold.round()),
+        if counts_records { "records" } else { "different entities" }
     )
 }
 

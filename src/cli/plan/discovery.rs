@@ -2,6 +2,7 @@
 
 use std::io;
 
+use hushflow::mechanism::discovery::Counted;
 use hushflow::publication::{DiscoverySetting, PublicationError};
 use serde::Serialize;
 
@@ -12,21 +13,25 @@ use super::forecast::{Forecast, StreamPlan};
 /// Noise and thresholds of discovered keys.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct DiscoveryForecast {
-    /// Probability that a key of at most `at_least` records is ever shown.
+    /// Probability that a key of which one unit of the guarantee decides is ever shown.
     delta: f64,
     /// Share of the budget.
     share: f64,
     /// Number of slots.
     most: u32,
     at_least: u64,
+    /// `records`, or `entities`, each once for a key.
+    counted: &'static str,
+    /// The most keys that a unit of the guarantee touches in all epochs.
+    keys_of_one: u32,
     first_epoch: KeyTest,
     last_epoch: KeyTest,
 }
 
-/// The test of a key after an epoch, in records.
+/// The test of a key after an epoch, in records or entities.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct KeyTest {
-    /// Records beyond which a noisy count shows a key.
+    /// Number beyond which a noisy count shows a key.
     threshold: f64,
     /// Standard deviation of the noise.
     deviation: f64,
@@ -44,6 +49,11 @@ impl DiscoveryForecast {
             share: parameters.share,
             most: parameters.most,
             at_least: parameters.at_least,
+            counted: match parameters.counted {
+                Counted::Records => "records",
+                Counted::Entities { .. } => "entities",
+            },
+            keys_of_one: parameters.counted.most_records(),
             first_epoch: test(1),
             last_epoch: test(setting.horizon),
         })
@@ -52,18 +62,27 @@ impl DiscoveryForecast {
     /// Formats it as a paragraph.
     fn text(&self) -> String {
         let test = |test: KeyTest| format!("{} (noise {})", number(test.threshold), number(test.deviation));
+        let of_one = match (self.counted, self.at_least) {
+            ("records", 1) => "A key of one record is shown".to_owned(),
+            ("records", least) => format!("A key of at most {} records is shown", thousands(least)),
+            (_, least) => format!(
+                "One entity has records of at most {} {} in all epochs; any of these that no other entity has{} is shown",
+                thousands(self.keys_of_one.into()),
+                if self.keys_of_one == 1 { "key" } else { "keys" },
+                if least == 1 {
+                    String::new()
+                } else {
+                    format!(", or that have at most {} entities,", thousands(least))
+                },
+            ),
+        };
         format!(
-            "\nKeys are discovered: one is shown once its noisy number of records so far exceeds {} after the first epoch, {} after \
-             the last. A key of at most {} is shown with a probability of at most {:e} in all epochs together; (1 + e^ε) times \
-             that is part of δ. Finding keys takes {} of the budget, and all {} slots are released whether they have a key or \
-             not.\n",
+            "\nKeys are discovered: one is shown once its noisy number of {} so far exceeds {} after the first epoch, {} after \
+             the last. {of_one} with a probability of at most {:e} in all epochs together; (1 + e^ε) times that is part of δ. \
+             Finding keys takes {} of the budget, and all {} slots are released whether they have a key or not.\n",
+            if self.counted == "records" { "records" } else { "different entities" },
             test(self.first_epoch),
             test(self.last_epoch),
-            if self.at_least == 1 {
-                "one record".into()
-            } else {
-                format!("{} records", thousands(self.at_least))
-            },
             self.delta,
             number(self.share),
             thousands(self.most.into()),

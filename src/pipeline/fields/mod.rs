@@ -144,13 +144,14 @@ static KEY: SectionDefinition = SectionDefinition {
 
 static DISCOVER: SectionDefinition = SectionDefinition {
     heading: "[key.discover]",
-    about: "Keys that nobody lists: each is shown once a noisy count of its records is large enough.",
+    about: "Keys that nobody lists: each is shown once a noisy count of its records, or of its entities if they are protected, is \
+            large enough.",
     fields: &[
         Field::required(
             "delta",
             FieldType::Number(Range::SHARE),
             "1e-8",
-            "Probability that a key of at most `at_least` records is ever shown.",
+            "Probability that a key of which one record, or entity, decides is ever shown.",
         )
         .costs("(1 + e^ε) times it is part of the `delta` of `[privacy]`."),
         Field::with_default(
@@ -173,7 +174,15 @@ static DISCOVER: SectionDefinition = SectionDefinition {
             FieldType::Count { least: 1, most: 1 << 40 },
             "1",
             "20",
-            "A key with fewer records is never shown. The threshold grows by it, and memory and time shrink.",
+            "A key with fewer records, or different entities if they are protected, is never shown. The threshold grows by it, and \
+             memory and time shrink.",
+        ),
+        Field::optional(
+            "threshold",
+            FieldType::Count { least: 1, most: 1 << 40 },
+            "the least after each epoch that `delta` allows",
+            "500",
+            "A key is shown once its noisy count exceeds this; refused if that is more likely than `delta` for keys of one unit.",
         ),
     ],
     ..SectionDefinition::EMPTY

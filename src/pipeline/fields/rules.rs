@@ -102,9 +102,8 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         when: &[Has("key.discover")],
-        then: &[Lacks("entity")],
-        message: "keys are discovered by their records, and no proof covers several records of an entity: list the keys, or leave \
-                  out [entity]",
+        then: &[Lacks("entity.sent_limit")],
+        message: "no proof covers the number of sent records of keys that are discovered: leave it out, or list the keys",
     },
     Rule {
         when: &[Has("key.discover")],

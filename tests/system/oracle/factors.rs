@@ -280,9 +280,8 @@ impl Case {
 
     /// Makes the levels compatible.
     fn repaired(mut self) -> Self {
-        // Estimators, entities and public keys need a list.
+        // Estimators and public keys need a list.
         let needs_list = self.estimates()
-            || self.is(F::Unit, &["entity"])
             || self.is(F::Strategy, &["comb-blt:2"])
             || self.is(F::Neighbours, &["replace-one-in-place"]);
         if needs_list && self.discovers() {
@@ -318,6 +317,9 @@ impl Case {
         if self.is(F::Unit, &["record"]) {
             self.levels[F::Limits as usize] = 0;
             self.levels[F::Sent as usize] = 0;
+        }
+        if self.discovers() {
+            self.set(F::Sent, "none");
         }
         if self.is(F::Clock, &["event-time"]) && !self.is(F::Neighbours, &["replace-one-in-place"]) {
             self.set(F::Clock, "arrival");

@@ -26,6 +26,7 @@
 //! | `same_release` | worlds of other sums, with noise that makes releases equal to the byte |
 //! | `stores` | sources at servers: PostgreSQL, Kafka and S3, where they are installed |
 //! | `queries` | `hushflow query` over neighbouring files |
+//! | `training` | `hushflow train` over neighbouring rows, along the same releases |
 //! | `plants` | planted faults, which must be found |
 //! | `drawn` | the distribution of the noise drawn |
 //!
@@ -53,6 +54,7 @@ mod rows;
 mod same_output;
 mod same_release;
 mod stores;
+mod training;
 mod world;
 
 use std::collections::BTreeMap;
@@ -325,6 +327,33 @@ fn keys_of_one_world_alone_are_not_seen() {
     // The rest is for the counts that find keys.
     let share = findings.shares.values().copied().fold(0.0, f64::max);
     assert!(findings.tried == 24 && (0.8..0.9001).contains(&share), "{share}");
+}
+
+/// The same for entities, whose keys in one world alone are as many as their records.
+#[test]
+fn keys_of_an_entity_of_one_world_alone_are_not_seen() {
+    let cases = ["1/1/1", "2/1/1", "3/2/2", "4/1/1 average"].into_iter().flat_map(|limits| {
+        let restarts = ["none", "torn", "grown", "killed"].into_iter().enumerate();
+        restarts.map(move |(seed, restart)| {
+            let levels = [
+                (Factor::Unit, "entity"),
+                (Factor::Limits, limits),
+                (Factor::Keys, "discovered"),
+                (Factor::Watch, ["log debug", "json"][seed % 2]),
+                (Factor::Restart, restart),
+                (Factor::Rows, if seed < 2 { "many" } else { "few" }),
+                (Factor::Workers, ["2", "two processes"][seed % 2]),
+                (Factor::Clock, "arrival"),
+                (Factor::Neighbours, ["replace-one", "zero-out"][usize::from(seed == 3)]),
+            ];
+            Case::of(&levels, seed as u64)
+        })
+    });
+    let findings = NEIGHBOURS.tried(&cases.collect::<Vec<_>>());
+    findings.expect_no_leaks();
+    // An entity of one record moves releases as far as a record does.
+    let share = findings.shares.values().copied().fold(0.0, f64::max);
+    assert!(findings.tried == 16 && (0.8..0.9001).contains(&share), "{share}");
 }
 
 /// An oracle whose pairs are far from a bound would not detect that the bound is broken.

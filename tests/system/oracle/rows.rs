@@ -109,7 +109,8 @@ impl<'a> Maker<'a> {
         Record {
             event: self.event(arrival),
             key: key.into(),
-            entity: format!("e{}", 1 + self.random.below(4)),
+            // Keys are found by the number of their entities.
+            entity: format!("e{}", 1 + self.random.below(if self.case.discovers() { 100_000 } else { 4 })),
             id: format!("r{}", self.next_id),
             values: (0..self.case.number(F::Columns)).map(|column| self.value(column)).collect(),
         }

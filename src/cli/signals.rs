@@ -1,0 +1,36 @@
+//! What SIGINT and SIGTERM do: the first one stops a command in good order, the second one ends the
+//! process.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use hushflow::control::Control;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::{register, register_conditional_default};
+
+use super::CliError;
+
+/// Sets a flag at the first signal; the second one ends the process.
+pub(super) fn set_by_signals(stop: &Arc<AtomicBool>) -> Result<(), CliError> {
+    install(None, stop)
+}
+
+/// Stops a run at the first signal, after its current step; the second one ends the process. So does
+/// the first one before the run opens a source.
+pub(super) fn stopped_by_signals(control: Control) -> Result<Control, CliError> {
+    install(Some(control.preparing_flag()), &control.stop_flag())?;
+    Ok(control)
+}
+
+/// Ends the process at a signal while `ends` is set, or once `stop` is; otherwise sets `stop`.
+fn install(ends: Option<Arc<AtomicBool>>, stop: &Arc<AtomicBool>) -> Result<(), CliError> {
+    for signal in [SIGINT, SIGTERM] {
+        // Handlers run in the order of their registration.
+        ends.iter()
+            .chain([stop])
+            .try_for_each(|flag| register_conditional_default(signal, Arc::clone(flag)).map(drop))
+            .and_then(|()| register(signal, Arc::clone(stop)).map(drop))
+            .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
+    }
+    Ok(())
+}
