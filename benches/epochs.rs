@@ -21,7 +21,7 @@ use tempfile::TempDir;
 /// Numbers of columns, each with a number of epochs.
 const CASES: [(usize, usize); 3] = [(1, 1_000_000), (10, 200_000), (100, 10_000)];
 
-const STRATEGIES: [&str; 2] = ["identity", "blt:4"];
+const STRATEGIES: [&str; 3] = ["identity", "variable-blt:4", "blt:4"];
 
 fn main() {
     // `cargo test --all-targets` starts benchmarks, too.
@@ -30,7 +30,7 @@ fn main() {
     }
     let rounds = std::env::var("HUSHFLOW_ROUNDS").map_or(3, |text| text.parse().expect("a number"));
     println!(
-        "{:>4} {:<10} {:<7} {:>7} {:>10} {:>6}",
+        "{:>4} {:<14} {:<7} {:>7} {:>10} {:>6}",
         "d", "strategy", "state", "workers", "epochs/s", "ratio"
     );
     for (dimension, epochs) in CASES {
@@ -42,7 +42,7 @@ fn main() {
         };
         let data = directory.path().join("data.csv");
         let baseline = fastest(Box::new(move || baseline(&data, dimension)));
-        println!("{dimension:>4} {:<10} {:<7} {:>7} {baseline:>10.0} {:>6.2}", "baseline", "none", 1, 1.0);
+        println!("{dimension:>4} {:<14} {:<7} {:>7} {baseline:>10.0} {:>6.2}", "baseline", "none", 1, 1.0);
         for strategy in STRATEGIES {
             for (name, folder) in [("memory", "/dev/shm"), ("disk", env!("CARGO_TARGET_TMPDIR"))] {
                 for workers in [1, 2] {
@@ -54,7 +54,7 @@ fn main() {
                     }));
                     let ratio = speed / baseline;
                     println!(
-                        "{dimension:>4} {strategy:<10} {name:<7} {workers:>7} {speed:>10.0} {ratio:>6.2}"
+                        "{dimension:>4} {strategy:<14} {name:<7} {workers:>7} {speed:>10.0} {ratio:>6.2}"
                     );
                 }
             }

@@ -21,6 +21,7 @@ mod quantile;
 mod range;
 #[cfg(test)]
 mod reference;
+mod registers;
 pub mod release;
 pub mod sensitivity;
 pub mod series;

@@ -1,7 +1,6 @@
 //! `clip`: centres, scales, clips and quantises records.
 
 use crate::{BoundedRecords, Entity, Fault, Measurement, QuantisedRecords, Records, map_or_fault};
-use hushflow_mechanism::moments::{QuantisedRows, wipe};
 use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
@@ -79,10 +78,8 @@ fn quantise(
     (mut records, sent, key_entities): Bounded,
 ) -> Result<QuantisedRecords, String> {
     let clipper = measurement.clipper();
-    let mut rows = QuantisedRows::new(clipper.width());
-    let left_out = clipper.quantise_all(&records.values, &mut rows);
-    wipe(&mut records.values);
-    let left_out = left_out.map_err(|error| error.to_string())?;
+    let quantised = clipper.quantise_taken(std::mem::take(&mut records.values));
+    let (rows, left_out) = quantised.map_err(|error| error.to_string())?;
     leave_out(&mut records.keys, &left_out);
     leave_out(&mut records.epochs, &left_out);
     let Records { keys, epochs, .. } = records;

@@ -420,6 +420,7 @@ impl MeasurementBuilder {
                 (clipper.histograms(), options.discovery.as_ref().map(|found| found.parameters()))
             ),
             (moments.sensitivity().to_bits(), mechanism.is_correlated()),
+            moments.noise().get(1).map(|noise| noise.sum_bits),
             // The header of a saved encoder has the fingerprint of its strategy.
             [mechanism.strategies().first(), mechanism.strategies().second()].map(|c| c.encoder(1).save()),
         ));

@@ -4,8 +4,10 @@
 //! counts.
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hushflow::mechanism::epochs::{Clock, LatePolicy, Schedule};
+use hushflow::mechanism::moments::wipe;
 use hushflow::operators::{Entity, Records};
 use hushflow::pipeline::{MissingPolicy, Pipeline, RowPolicy};
 use hushflow::source::entity;
@@ -17,7 +19,40 @@ use crate::errors::Failure;
 const UNLISTED: u32 = u32::MAX;
 
 /// Rows that are sent at once: few enough that their values stay in a processor's own cache.
-pub(crate) const CHUNK: usize = 1 << 14;
+pub(crate) const CHUNK: usize = 1 << 12;
+
+/// Chunks whose memory is kept for later batches: those of a million rows.
+pub(crate) const KEPT_CHUNKS: usize = (1 << 20) / CHUNK;
+
+/// Memory of chunks that were sent: fresh pages of the operating system would take longer than the
+/// work on them. Wiped.
+#[derive(Clone, Default)]
+pub(crate) struct ChunkPool(Arc<Mutex<Vec<Vec<f64>>>>);
+
+impl ChunkPool {
+    fn chunks(&self) -> MutexGuard<'_, Vec<Vec<f64>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a chunk of this length, with any values.
+    fn take(&self, length: usize) -> Vec<f64> {
+        let mut chunk = self.chunks().pop().unwrap_or_default();
+        if chunk.capacity() < length {
+            chunk = Vec::with_capacity(length);
+        }
+        chunk.resize(length, 0.0);
+        chunk
+    }
+
+    /// Wipes a chunk and takes it back.
+    pub(crate) fn give(&self, mut chunk: Vec<f64>) {
+        wipe(&mut chunk);
+        let mut chunks = self.chunks();
+        if chunks.len() < KEPT_CHUNKS {
+            chunks.push(chunk);
+        }
+    }
+}
 
 /// Columns of equal length, in the memory of Python.
 pub(crate) struct Columns<'a> {
@@ -34,11 +69,19 @@ pub(crate) struct Columns<'a> {
 /// A copy of columns, of checked lengths.
 pub(crate) struct Batch {
     pub(crate) rows: usize,
-    /// The values row by row, `CHUNK` rows together.
-    chunks: Vec<Vec<f64>>,
+    /// `CHUNK` rows each.
+    chunks: Vec<Chunk>,
     keys: Option<Vec<u32>>,
     times: Option<Vec<i64>>,
     entities: Option<Vec<String>>,
+}
+
+/// Some rows of a batch.
+struct Chunk {
+    /// The values row by row, in memory of a [`ChunkPool`].
+    values: Vec<f64>,
+    /// Whether all values are finite.
+    is_complete: bool,
 }
 
 /// The rules for rows.
@@ -100,12 +143,14 @@ impl BatchRules {
     }
 
     /// Copies columns, which another thread may change, if their lengths agree.
-    pub(crate) fn copy(&self, columns: Columns<'_>) -> Result<Batch, Failure> {
+    pub(crate) fn copy(&self, columns: Columns<'_>, pool: &ChunkPool) -> Result<Batch, Failure> {
         let rows = self.check_lengths(&columns)?;
         let starts = (0..rows).step_by(CHUNK);
         Ok(Batch {
             rows,
-            chunks: starts.map(|start| gather(&columns.values, start..rows.min(start + CHUNK))).collect(),
+            chunks: starts
+                .map(|start| gather(&columns.values, start..rows.min(start + CHUNK), pool))
+                .collect(),
             keys: columns.keys.map(|keys| keys.to_vec()),
             times: columns.times.map(|times| times.to_vec()),
             entities: columns.entities,
@@ -126,7 +171,7 @@ impl BatchRules {
             return Err(refused(&format!("row {row}: found key {}, expected one below {listed}", keys[row])));
         }
         let chunks = std::mem::take(&mut batch.chunks).into_iter().enumerate();
-        chunks.map(|(number, values)| self.chunk(&batch, number * CHUNK, values, epoch, position)).collect()
+        chunks.map(|(number, chunk)| self.chunk(&batch, number * CHUNK, chunk, epoch, position)).collect()
     }
 
     /// Makes the records of the rows from `start` on.
@@ -134,7 +179,7 @@ impl BatchRules {
         &self,
         batch: &Batch,
         start: usize,
-        mut values: Vec<f64>,
+        Chunk { mut values, is_complete }: Chunk,
         epoch: u64,
         position: u64,
     ) -> Result<Records, Failure> {
@@ -145,9 +190,8 @@ impl BatchRules {
         };
         // In the common case all rows of a chunk count.
         let one_epoch = batch.times.is_none() && self.epoch_rows().is_none();
-        let complete = values.iter().fold(true, |all, value| all & value.is_finite());
         let listed = keys.iter().fold(true, |all, &key| all & (key != UNLISTED));
-        if one_epoch && complete && listed && batch.entities.is_none() {
+        if one_epoch && is_complete && listed && batch.entities.is_none() {
             return Ok(Records { epochs: vec![epoch; keys.len()], keys, values, ..Records::default() });
         }
         let mut records = Records::default();
@@ -261,9 +305,10 @@ impl BatchRules {
 const TURNED: usize = 64;
 
 /// Returns the values of some rows, row by row.
-fn gather(columns: &[ArrayView1<'_, f64>], rows: Range<usize>) -> Vec<f64> {
+fn gather(columns: &[ArrayView1<'_, f64>], rows: Range<usize>, pool: &ChunkPool) -> Chunk {
     let width = columns.len();
-    let mut values = vec![0.0; rows.len() * width];
+    let mut values = pool.take(rows.len() * width);
+    let mut is_complete = true;
     for (turned, start) in values.chunks_mut(TURNED * width.max(1)).zip(rows.step_by(TURNED)) {
         let run = start..start + turned.len() / width;
         for (index, column) in columns.iter().enumerate() {
@@ -274,8 +319,9 @@ fn gather(columns: &[ArrayView1<'_, f64>], rows: Range<usize>) -> Vec<f64> {
                 None => slots.zip(part.iter()).for_each(|(slot, &value)| *slot = value),
             }
         }
+        is_complete &= turned.iter().fold(true, |all, value| all & value.is_finite());
     }
-    values
+    Chunk { values, is_complete }
 }
 
 fn push(records: &mut Records, key: u32, epoch: u64, values: &[f64], entity: Option<(Entity, u64)>) {

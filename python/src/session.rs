@@ -18,7 +18,7 @@ use hushflow::runtime::{RunError, RunOptions};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
-use crate::batches::{Batch, BatchRules, CHUNK, Columns};
+use crate::batches::{Batch, BatchRules, ChunkPool, Columns, KEPT_CHUNKS};
 use crate::errors::Failure;
 use crate::process::Owner;
 use crate::process::{SIGNALS, interruptible};
@@ -27,8 +27,8 @@ use crate::runs::{Pipeline, state_directory};
 /// Reason of the fault that ends a session before its horizon.
 const CLOSED: &str = "the session was closed";
 
-/// Capacity of a worker's queue of commands: a million rows. A faster caller waits.
-const WAITING: usize = (1 << 20) / CHUNK;
+/// Capacity of a worker's queue of commands: those of a million rows. A faster caller waits.
+const WAITING: usize = KEPT_CHUNKS;
 
 /// Longest sleep of a worker before it checks for a fault.
 const PARK_TIMEOUT: Duration = Duration::from_millis(50);
@@ -128,6 +128,7 @@ impl Open {
 #[pyclass(frozen, module = "hushflow._hushflow")]
 pub(crate) struct Session {
     rules: BatchRules,
+    pool: ChunkPool,
     open: Mutex<Open>,
     shared: Arc<Shared>,
     /// The process that opened it: its threads don't exist in a fork.
@@ -236,10 +237,11 @@ impl Session {
         let shared = Arc::new(Shared::default());
         shared.commit(epoch - 1);
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| sync_channel(WAITING)).unzip();
-        let reported = Arc::clone(&shared);
+        let (reported, pool) = (Arc::clone(&shared), ChunkPool::default());
+        let emptied = pool.clone();
         let publish = move || {
             let report = EndReport(reported);
-            let ended = publish(&publisher, receivers, &report.0);
+            let ended = publish(&publisher, receivers, &report.0, &emptied);
             drop(publisher);
             report.0.end(ended);
         };
@@ -249,7 +251,7 @@ impl Session {
         // Rows decide about epochs: those of published epochs have been counted.
         let position = (epoch - 1).saturating_mul(rules.epoch_rows().unwrap_or(0));
         let open = Open { senders, epoch, position, chunks: 0, thread: Some(thread) };
-        Ok(Session { rules, open: Mutex::new(open), shared, owner: Owner::this_process() })
+        Ok(Session { rules, pool, open: Mutex::new(open), shared, owner: Owner::this_process() })
     }
 
     /// Takes a batch of equally long columns, the numbers of its keys, its event times in
@@ -265,12 +267,13 @@ impl Session {
     ) -> PyResult<()> {
         self.owner.check("publication")?;
         // Copied before the lock is released: another thread may change the arrays.
-        let batch = self.rules.copy(Columns {
+        let columns = Columns {
             values: columns.iter().map(PyReadonlyArray1::as_array).collect(),
             keys: keys.as_ref().map(PyReadonlyArray1::as_array),
             times: times.as_ref().map(PyReadonlyArray1::as_array),
             entities,
-        })?;
+        };
+        let batch = self.rules.copy(columns, &self.pool)?;
         match py.detach(|| self.send(batch))? {
             Some(epoch) => self.wait(py, epoch),
             None => Ok(()),
@@ -324,14 +327,15 @@ fn publish(
     publisher: &Publisher,
     receivers: Vec<Receiver<Command>>,
     shared: &Arc<Shared>,
+    pool: &ChunkPool,
 ) -> Result<(), Failure> {
     let workers = receivers.len();
     let receivers: Vec<_> = receivers.into_iter().map(|receiver| Mutex::new(Some(receiver))).collect();
-    let shared = Arc::clone(shared);
+    let (shared, pool) = (Arc::clone(shared), pool.clone());
     let ended = publisher.run(workers, move |worker, publisher| {
         let receiver = receivers[worker.index()].lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(receiver) = receiver {
-            work(worker, publisher, &receiver, &shared);
+            work(worker, publisher, &receiver, (&shared, &pool));
         }
     });
     match ended {
@@ -341,7 +345,12 @@ fn publish(
 }
 
 /// Runs one worker: builds its dataflow and carries out the commands.
-fn work(worker: &mut Worker, publisher: &Publisher, commands: &Receiver<Command>, shared: &Arc<Shared>) {
+fn work(
+    worker: &mut Worker,
+    publisher: &Publisher,
+    commands: &Receiver<Command>,
+    (shared, pool): (&Arc<Shared>, &ChunkPool),
+) {
     let fault: Fault = publisher.fault();
     let (mut records, mut ends) = (Handle::<Records>::new(), Handle::<u64>::new());
     worker.dataflow(|scope| {
@@ -353,7 +362,10 @@ fn work(worker: &mut Worker, publisher: &Publisher, commands: &Receiver<Command>
     ends.advance_to(publisher.first_epoch());
     while !fault.is_raised() {
         match commands.recv() {
-            Ok(Command::Records(batch)) => {
+            Ok(Command::Records(mut batch)) => {
+                // The caller's memory goes back to it. The copy stays in this processor's cache.
+                let values = batch.values.clone();
+                pool.give(std::mem::replace(&mut batch.values, values));
                 records.send(batch);
                 records.flush();
                 worker.step();

@@ -34,38 +34,6 @@ def test_the_strategy_makes_the_noise_white(name: str) -> None:
     assert noise.standard_deviations == pytest.approx(expected, rel=1e-4)
 
 
-def test_matrices_agree_with_jax_privacy() -> None:
-    toeplitz = pytest.importorskip("jax_privacy.matrix_factorization.toeplitz", reason="jax_privacy is not there")
-    jax = pytest.importorskip("jax", reason="jax is not there")
-    jax.config.update("jax_enable_x64", True)
-    horizon = 32
-    for bands, name in [(horizon, "square-root"), (4, "banded-square-root:4")]:
-        coefficients = np.asarray(toeplitz.optimal_max_error_strategy_coefs(horizon))[:bands]
-        theirs = np.asarray(toeplitz.materialize_lower_triangular(coefficients, horizon))
-        assert np.abs(theirs - hf.strategy.parse(name, horizon=horizon).matrix()).max() < 1e-6
-        # Their streaming inverse takes our white noise to our correlated noise.
-        drawn = rows(hf.noise.correlated(name, 8, 1.0, seed=1, horizon=horizon))
-        stream = toeplitz.inverse_as_streaming_matrix(coefficients)
-        state, white = stream.init_multiply(jax.numpy.zeros(8)), theirs @ drawn
-        for step in range(horizon):
-            found, state = stream.multiply_next(jax.numpy.asarray(white[step]), state)
-            assert np.abs(np.asarray(found) - drawn[step]).max() < 1e-6 * np.abs(drawn).max()
-
-
-def test_optima_have_the_same_error_as_those_of_jax_privacy() -> None:
-    toeplitz = pytest.importorskip("jax_privacy.matrix_factorization.toeplitz", reason="jax_privacy is not there")
-    jax = pytest.importorskip("jax", reason="jax is not there")
-    jax.config.update("jax_enable_x64", True)
-    ours = hf.strategy.banded_toeplitz_optimal(4, horizon=32).matrix()[:, 0]
-    theirs = np.asarray(toeplitz.optimize_banded_toeplitz(32, 4))
-    assert ours[:4] / np.linalg.norm(ours) == pytest.approx(theirs / np.linalg.norm(theirs), abs=1e-3)
-    errors = []
-    for coefficients in (ours[:4], theirs):
-        matrix = np.asarray(toeplitz.materialize_lower_triangular(coefficients, 32))
-        errors.append(np.linalg.norm(np.tril(np.ones((32, 32))) @ np.linalg.inv(matrix)) * np.linalg.norm(coefficients))
-    assert errors[0] == pytest.approx(errors[1], rel=1e-6)
-
-
 def test_a_step_is_drawn_once_and_in_order() -> None:
     noise = hf.noise.correlated("blt:2", 3, 1.0, horizon=3)
     with pytest.raises(hf.RunError, match="step: found 2, expected 1"):

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use discovery::DiscoverySetting;
 pub use error::PublicationError;
-pub use moments::{Calibration, MomentPublication, with_indicators};
+pub use moments::{Calibration, Grid, MomentPublication, with_indicators};
 pub use window_audit::{WindowAudit, WindowFinding};
 pub use windows::{WindowEstimate, WindowPublication};
 
@@ -40,6 +40,8 @@ struct Header {
     noise_multiplier: f64,
     /// `None` for window estimates.
     strategy: Option<StrategyChoice>,
+    #[serde(default, skip_serializing_if = "Grid::is_exact")]
+    grid: Grid,
 }
 
 /// The publication of a pipeline.
@@ -83,12 +85,12 @@ impl Publication {
     /// # Errors
     /// [`PublicationError::Header`], or why its parameters are invalid.
     pub fn from_header(header: &PublicHeader) -> Result<Self, PublicationError> {
-        let Header { parameters, noise_multiplier, strategy } = serde_json::from_slice(&header.parameters)?;
+        let Header { parameters, noise_multiplier, strategy, grid } = serde_json::from_slice(&header.parameters)?;
         if let Some(windows) = WindowPublication::new(parameters.clone(), header.private)? {
             return Ok(Self::Windows(windows.with_noise_multiplier(noise_multiplier)));
         }
         let strategy = strategy.ok_or(PublicationError::NoStrategy)?;
-        let calibration = Calibration { noise_multiplier, strategy };
+        let calibration = Calibration { noise_multiplier, strategy, grid };
         Ok(Self::Moments(MomentPublication::calibrated(parameters, calibration, header.private)?))
     }
 
@@ -97,14 +99,14 @@ impl Publication {
     /// # Errors
     /// [`PublicationError::Header`].
     pub fn header(&self) -> Result<PublicHeader, PublicationError> {
-        let (noise_multiplier, strategy) = match self {
+        let (noise_multiplier, strategy, grid) = match self {
             Self::Moments(moments) => {
-                let Calibration { noise_multiplier, strategy } = moments.calibration().clone();
-                (noise_multiplier, Some(strategy))
+                let Calibration { noise_multiplier, strategy, grid } = moments.calibration().clone();
+                (noise_multiplier, Some(strategy), grid)
             }
-            Self::Windows(windows) => (windows.noise_multiplier(), None),
+            Self::Windows(windows) => (windows.noise_multiplier(), None, Grid::Exact),
         };
-        let header = Header { parameters: self.parameters().clone(), noise_multiplier, strategy };
+        let header = Header { parameters: self.parameters().clone(), noise_multiplier, strategy, grid };
         Ok(PublicHeader { parameters: serde_json::to_vec(&header)?, private: self.is_private() })
     }
 

@@ -7,9 +7,10 @@ use hushflow_mechanism::accounting::{Delta, Epsilon, MARGIN, gaussian};
 use hushflow_mechanism::discovery::Discovery;
 use hushflow_mechanism::epochs::{CountSchedule, Schedule};
 use hushflow_mechanism::estimate::density::{Density, DensityError};
-use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
+use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
 use hushflow_mechanism::moments::{Clipper, Histogram, HistogramError, Layout};
 use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::release::UNREAD_COUNT;
 use hushflow_mechanism::strategy::{Strategy, StrategyChoice, StrategyError, build_chosen};
 use hushflow_mechanism::view::{View, ViewNoise, noise_correlations};
@@ -24,6 +25,9 @@ use crate::ledger::Charge;
 use crate::pipeline::{PublicParameters, Release, bounds_by_key};
 use crate::state::PublicHeader;
 
+/// The largest share of the sensitivity that rounding may cause where there is another grid.
+const MOST_ROUNDING: f64 = 1e-3;
+
 /// Noise and strategy of a log, determined once and then fixed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
@@ -31,6 +35,26 @@ pub struct Calibration {
     pub noise_multiplier: f64,
     /// The strategy that runs.
     pub strategy: StrategyChoice,
+    /// The integers that are released.
+    pub grid: Grid,
+}
+
+/// The integers that are released.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Grid {
+    /// Encoded sums, exactly: the grid of logs that name none.
+    #[default]
+    Exact,
+    /// Encoded sums, rounded to a grid for noise of 64 bits.
+    Rounded,
+}
+
+impl Grid {
+    /// Whether it is the one of logs that name none.
+    pub(super) fn is_exact(&self) -> bool {
+        *self == Self::Exact
+    }
 }
 
 /// Public parameters and the values derived from them.
@@ -71,10 +95,18 @@ impl MomentPublication {
         refuse_windows(&parameters)?;
         let (epsilon, delta) = guarantee_of_noise(&parameters)?;
         let near = gaussian::noise_multiplier(epsilon, delta).value();
-        let mechanism = mechanism(&parameters, &chosen, near)?;
-        let noise_multiplier = mechanism.moments().calibrated(epsilon, delta, cells(&parameters))?;
-        let mechanism = mechanism.with_noise_multiplier(multiplier_of_keys(&parameters, noise_multiplier))?;
-        let calibration = Calibration { noise_multiplier, strategy: chosen };
+        let calibrated = |grid| -> Result<_, PublicationError> {
+            let mechanism = mechanism(&parameters, &chosen, near, grid)?;
+            let noise_multiplier = mechanism.moments().calibrated(epsilon, delta, cells(&parameters))?;
+            let of_keys = multiplier_of_keys(&parameters, noise_multiplier);
+            Ok((mechanism.with_noise_multiplier(of_keys)?, noise_multiplier, grid))
+        };
+        let is_cheap =
+            |mechanism: &MatrixMechanism| mechanism.moments().rounding_share() <= MOST_ROUNDING;
+        let rounded = calibrated(Grid::Rounded).ok().filter(|(mechanism, ..)| is_cheap(mechanism));
+        let (mechanism, noise_multiplier, grid) =
+            rounded.map_or_else(|| calibrated(Grid::Exact), Ok)?;
+        let calibration = Calibration { noise_multiplier, strategy: chosen, grid };
         let publication = Self::new(parameters, mechanism, calibration, private)?;
         // A stated threshold may be too low for this noise.
         publication.discovery()?;
@@ -96,7 +128,8 @@ impl MomentPublication {
         calibration: Calibration,
         private: bool,
     ) -> Result<Self, PublicationError> {
-        let mechanism = mechanism(&parameters, &calibration.strategy, calibration.noise_multiplier)?;
+        let Calibration { noise_multiplier, strategy, grid } = &calibration;
+        let mechanism = mechanism(&parameters, strategy, *noise_multiplier, *grid)?;
         Self::new(parameters, mechanism, calibration, private)
     }
 
@@ -390,6 +423,7 @@ fn mechanism(
     parameters: &PublicParameters,
     chosen: &StrategyChoice,
     noise_multiplier: f64,
+    grid: Grid,
 ) -> Result<MatrixMechanism, PublicationError> {
     let privacy = &parameters.privacy;
     let (layout, clip_norm) = vectors(parameters)?;
@@ -409,11 +443,17 @@ fn mechanism(
         bin_weight: privacy.histogram_weight,
     };
     let strategy = strategy(parameters, chosen)?;
-    if parameters.entity.is_none() && parameters.training.is_none() {
+    let is_single = parameters.entity.is_none() && parameters.training.is_none();
+    if is_single && grid == Grid::Exact {
         return Ok(MatrixMechanism::new(moments, strategy)?);
     }
-    let (participation, horizon) = (parameters.participation(), parameters.epochs.schedule.horizon());
-    let mechanism = MatrixMechanism::with_participation(moments, strategy.into(), participation, horizon)?;
+    let strategies = match grid {
+        Grid::Exact => Strategies::shared(strategy),
+        Grid::Rounded => Strategies::shared(strategy).rounded(),
+    };
+    let participation = if is_single { Participation::Single } else { parameters.participation() };
+    let horizon = parameters.epochs.schedule.horizon();
+    let mechanism = MatrixMechanism::with_participation(moments, strategies, participation, horizon)?;
     Ok(mechanism.for_records_at_once(parameters.records_at_once())?)
 }
 

@@ -20,19 +20,29 @@ use std::sync::Arc;
 pub struct Strategies {
     first: Arc<dyn Strategy>,
     second: Arc<dyn Strategy>,
-    /// Whether noise is correlated ahead of the sums.
-    correlated: bool,
+    form: ReleaseForm,
+}
+
+/// What is released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReleaseForm {
+    /// Encoded sums plus noise.
+    Encoded,
+    /// Encoded sums, rounded to a grid for noise of 64 bits, plus noise.
+    Rounded,
+    /// Sums plus noise that is correlated ahead of them.
+    Correlated,
 }
 
 impl Strategies {
     /// Builds one strategy for all moments.
     pub fn shared(strategy: Arc<dyn Strategy>) -> Self {
-        Self { second: strategy.clone(), first: strategy, correlated: false }
+        Self { second: strategy.clone(), first: strategy, form: ReleaseForm::Encoded }
     }
 
     /// Builds one strategy for counts and first moments, and one for second moments.
     pub fn separate(first: Arc<dyn Strategy>, second: Arc<dyn Strategy>) -> Self {
-        Self { first, second, correlated: false }
+        Self { first, second, form: ReleaseForm::Encoded }
     }
 
     /// Returns the same strategies with noise that is correlated by C⁻¹ ahead of the sums, instead
@@ -70,7 +80,23 @@ impl Strategies {
     /// ```
     #[must_use]
     pub fn correlated(self) -> Self {
-        Self { correlated: true, ..self }
+        Self { form: ReleaseForm::Correlated, ..self }
+    }
+
+    /// Returns the same strategies with encoded sums that are rounded to a coarser grid: the
+    /// coarsest on which the deviation of the noise is above 2⁴¹ units. Noise is then drawn in 64
+    /// bits, and released integers take little more than half as many bytes.
+    ///
+    /// The release is `⌊y/2ˢ + ½⌋` of the integers `y = (C·sums)_t + 2ˢ·z`, modulo 2¹²⁸⁻ˢ, where
+    /// z is the noise on the coarser grid. That is `⌊(C·sums)_t/2ˢ + ½⌋ + z`: an integer that
+    /// depends on the data plus a discrete Gaussian. For neighbours it moves by at most one unit
+    /// more than `(C·sums)_t/2ˢ`, where that moves, and the sensitivity contains this
+    /// ([`MomentMechanism::rounding_share`]).
+    ///
+    /// Sums that contain the number of sent records are not rounded.
+    #[must_use]
+    pub fn rounded(self) -> Self {
+        Self { form: ReleaseForm::Rounded, ..self }
     }
 
     /// Returns C₁.
@@ -189,9 +215,10 @@ impl MatrixMechanism {
             return Err(MechanismError::Horizon { horizon, limit });
         }
         let geometry = strategies.geometry(participation, horizon)?;
-        let moments = match strategies.correlated {
-            false => MomentMechanism::new(parameters, &geometry)?,
-            true => MomentMechanism::correlated(
+        let moments = match strategies.form {
+            ReleaseForm::Encoded => MomentMechanism::new(parameters, &geometry)?,
+            ReleaseForm::Rounded => MomentMechanism::rounded(parameters, &geometry, horizon)?,
+            ReleaseForm::Correlated => MomentMechanism::correlated(
                 parameters,
                 &geometry,
                 strategies.correlations(horizon)?,
@@ -203,7 +230,7 @@ impl MatrixMechanism {
 
     /// Returns whether noise is correlated ahead of the sums.
     pub fn is_correlated(&self) -> bool {
-        self.strategies.correlated
+        self.strategies.form == ReleaseForm::Correlated
     }
 
     /// Returns the same mechanism with another noise multiplier. The multiplier is that of the

@@ -39,8 +39,9 @@
 //! are integers in units of 2⁻⁴⁰ (count), ζ2⁻⁶⁰ (first) and ζ²2⁻⁸⁰ (second moments): the *grid*.
 //! The noise is a discrete Gaussian on the grid. Its deviation in grid units does not depend on ζ,
 //! because neither do `ν = λζ²`, `c = κ²/ζ²` and `s/ζ`. It is rounded up to a
-//! [`NoiseScale`](crate::noise::NoiseScale). (Noise that is [correlated](Strategies::correlated)
-//! ahead of the sums has its own grid: [`CoordinateNoise::sum_bits`].) A discrete Gaussian of
+//! [`NoiseScale`](crate::noise::NoiseScale). (Encoded sums that are [rounded](Strategies::rounded)
+//! and noise that is [correlated](Strategies::correlated) ahead of the sums have grids of their own:
+//! [`CoordinateNoise::sum_bits`].) A discrete Gaussian of
 //! parameter σ_q on integers at distance Δ_q, coordinate by coordinate, is ρ-zCDP with exactly
 //! `ρ = Σ_q Δ_q²/(2σ_q²)` (Canonne, Kamath, Steinke 2020, on the multivariate discrete Gaussian),
 //! and here `ρ ≤ 1/(2σ²)`.
@@ -246,6 +247,19 @@ impl MomentMechanism {
         Self::with_rounding(parameters, claim, rounding, 1)
     }
 
+    /// As [`new`](Self::new), for encoded sums that are rounded to the grid over `steps` steps.
+    fn rounded(
+        parameters: MomentParameters,
+        geometry: &MomentGeometry,
+        steps: u64,
+    ) -> Result<Self, MechanismError> {
+        positive("noise_multiplier", parameters.noise_multiplier)?;
+        let claim = parameters.claim(geometry)?;
+        let encoders = noise::of_encoders(&parameters, claim.weights, geometry);
+        let rounding = noise::of_grid(&parameters, encoders, geometry.participations(), steps);
+        Self::with_rounding(parameters, claim, rounding.unwrap_or(RoundingLoss::Encoders(encoders)), 1)
+    }
+
     fn with_rounding(
         parameters: MomentParameters,
         claim: JointClaim,
@@ -335,11 +349,14 @@ impl MomentMechanism {
         rounded_up(self.relative_sensitivity * self.parameters.clip_norm)
     }
 
-    /// Returns the share of the sensitivity that is due to the rounding of a recursive encoder, or
-    /// of a correlator.
+    /// Returns the share of the sensitivity that is due to the rounding of a recursive encoder, of
+    /// encoded sums, or of a correlator.
     pub fn rounding_share(&self) -> f64 {
         match self.rounding {
             RoundingLoss::Encoders(added) => added / self.relative_sensitivity,
+            RoundingLoss::Grid(added, deviations) => {
+                added / self.relative_sensitivity + deviations * self.parameters.noise_multiplier
+            }
             RoundingLoss::Correlators(deviations) => deviations * self.parameters.noise_multiplier,
         }
     }

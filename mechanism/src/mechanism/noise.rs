@@ -17,6 +17,11 @@
 //! than 2⁻²⁰ of itself. So with S₀ the least scale at σ₀, no scale at any σ ≥ σ₀ is below
 //! `S₀(1 − 2⁻²⁰)`. The few roundings of s and of products add less than 2⁻⁴⁴.
 //!
+//! *Encoded sums that are rounded.* A coordinate whose grid is coarser than 2⁻⁴⁰ units of its sums
+//! has a scale above 2⁴¹, at any multiplier (`Grid` below). One with the finest grid at some
+//! multiplier has it at every smaller one, where its scale is smaller by no more than rounding. So
+//! no scale at any σ ≥ σ₀ is below the lesser of 2⁴¹ and `S₀(1 − 2⁻²⁰)`.
+//!
 //! *Noise that is correlated ahead of the sums.* The grid is chosen by the deviation in units of
 //! sums: K is the least power of two with which σ_q = K·deviation is above 2⁴¹
 //! ([`CorrelationUnits`](crate::strategy::Correlates)). Just past a multiplier where K halves, σ_q
@@ -29,7 +34,7 @@
 //! within `μ_p = s_p/(σs)` deviations of each other. With correlated noise they lie within
 //! `s_p/(σs) + a`, where a is the effect of rounding the noise, in deviations, whatever σ is.
 //! (There s is larger than the distance of the encoded sums, by 1/(1 − σa), so at the end of the
-//! run this is `(1 − σa)/σ + a = 1/σ`.) This part of the run is (ε, δ)-private wherever one
+//! run this is `(1 − σa)/σ + a = 1/σ`.) The same holds for encoded sums that are rounded. This part of the run is (ε, δ)-private wherever one
 //! Gaussian mechanism of multiplier 1/μ_p is (ε, δ − (1 + e^ε)τ)-private, where τ is the total
 //! variation between the noise drawn so far and its ideal. [`Spending`] finds the least ε.
 //!
@@ -83,12 +88,15 @@ impl CoordinateNoise {
 pub(super) enum RoundingLoss {
     /// Encoders round sums: the most they add, in units of ζ.
     Encoders(f64),
+    /// Encoders round sums, and encoded sums are rounded to a grid: the most that encoders add, in
+    /// units of ζ, and the most that the grid adds, in deviations of the noise.
+    Grid(f64, f64),
     /// Correlators round noise: the most they add, in deviations of the noise.
     Correlators(f64),
 }
 
-/// The most that correlating noise may add to the sensitivity, relative to it, and the largest
-/// error in deviations of the noise.
+/// The most that correlating noise or the grid may add to the sensitivity, relative to it, and the
+/// largest error in deviations of the noise.
 const MAX_CORRELATION_ERROR: f64 = 0.01;
 
 impl RoundingLoss {
@@ -102,18 +110,20 @@ impl RoundingLoss {
     ) -> Result<f64, MechanismError> {
         match self {
             RoundingLoss::Encoders(added) => Ok(rounded_up(claim.squared.sqrt() + added)),
+            RoundingLoss::Grid(added, deviations) => {
+                let share = share_of_sensitivity(deviations, noise_multiplier)?;
+                Ok(rounded_up((claim.squared.sqrt() + added) / (1.0 - share)))
+            }
             RoundingLoss::Correlators(deviations) => {
-                let share = rounded_up(deviations * noise_multiplier);
-                if share.max(deviations) > MAX_CORRELATION_ERROR || share.is_nan() {
-                    return Err(MechanismError::CorrelationError { share: share.max(deviations) });
-                }
+                let share = share_of_sensitivity(deviations, noise_multiplier)?;
                 Ok(rounded_up(claim.squared.sqrt() / (1.0 - share)))
             }
         }
     }
 
-    pub(super) fn is_of_correlators(self) -> bool {
-        matches!(self, RoundingLoss::Correlators(_))
+    /// Whether the grid follows from the noise. Such noise fits 64 bits.
+    fn has_own_grid(self) -> bool {
+        !matches!(self, RoundingLoss::Encoders(_))
     }
 
     /// Returns the grid for noise of a moment that has this deviation in the units of sums.
@@ -122,11 +132,37 @@ impl RoundingLoss {
             RoundingLoss::Encoders(_) => {
                 Ok(CorrelationUnits { sum_bits: COEFFICIENT_BITS as u8, coarse_bits: 0 })
             }
+            RoundingLoss::Grid(..) => Ok(CorrelationUnits::of_rounded_sums(deviation)),
             RoundingLoss::Correlators(_) => {
                 CorrelationUnits::for_deviation(deviation).ok_or(MechanismError::CorrelationRange { moment })
             }
         }
     }
+}
+
+fn share_of_sensitivity(deviations: f64, noise_multiplier: f64) -> Result<f64, MechanismError> {
+    let share = rounded_up(deviations * noise_multiplier);
+    if share.max(deviations) > MAX_CORRELATION_ERROR || share.is_nan() {
+        return Err(MechanismError::CorrelationError { share: share.max(deviations) });
+    }
+    Ok(share)
+}
+
+/// Returns what rounding encoded sums to the grid adds over `steps` steps, in deviations of the
+/// noise. `encoders` is what encoders add. A rounded sum errs by at most half a unit, so it moves by
+/// at most 1 more than the sum, and a unit of a rounded coordinate is less than 2⁻⁴¹ deviations. The
+/// coordinates and steps that may differ are those of [`of_correlators`]. `None` for sent records,
+/// which differ in more keys.
+pub(super) fn of_grid(
+    parameters: &MomentParameters,
+    encoders: f64,
+    participations: usize,
+    steps: u64,
+) -> Option<RoundingLoss> {
+    let layout = parameters.released_layout();
+    let cells = 2.0 * participations as f64 * steps as f64;
+    let deviations = (cells * layout.coordinates() as f64).sqrt() / CorrelationUnits::LEAST_SCALE;
+    layout.sent.is_none().then(|| RoundingLoss::Grid(encoders, rounded_up(deviations)))
 }
 
 /// Returns what the rounding of recursive encoders can add to the distance of two encoded streams,
@@ -195,7 +231,7 @@ pub(super) fn of_moments(
         let CorrelationUnits { sum_bits, coarse_bits } = rounding.units(moment, of_sums)?;
         let grid = 2f64.powi((degree * RECORD_BITS + u32::from(sum_bits)) as i32);
         let wanted = rounded_up(deviation / weight.sqrt() * grid);
-        let packed = rounding.is_of_correlators().then(|| NoiseScale::packed_at_least(wanted)).flatten();
+        let packed = rounding.has_own_grid().then(|| NoiseScale::packed_at_least(wanted)).flatten();
         let scale = packed.map_or_else(|| NoiseScale::at_least(wanted), Ok);
         let scale = scale.map_err(|source| MechanismError::Scale { moment, source })?;
         let unit = unit * clip_norm.powi(degree as i32) / grid;
@@ -265,6 +301,10 @@ impl MomentMechanism {
             RoundingLoss::Encoders(_) => {
                 Ok(self.with_noise_multiplier(noise_multiplier)?.least_scale() * (1.0 - 2f64.powi(-19)))
             }
+            RoundingLoss::Grid(..) => {
+                let finest = self.with_noise_multiplier(noise_multiplier)?.least_scale();
+                Ok(CorrelationUnits::LEAST_SCALE.min(finest * (1.0 - 2f64.powi(-19))))
+            }
             RoundingLoss::Correlators(_) => Ok(CorrelationUnits::LEAST_SCALE),
         }
     }
@@ -302,6 +342,9 @@ impl MomentMechanism {
         let deviation = other.parameters.noise_multiplier * other.relative_sensitivity;
         match self.rounding {
             RoundingLoss::Encoders(added) => (self.claim.squared.sqrt() + added) / deviation,
+            RoundingLoss::Grid(added, of_grid) => {
+                (self.claim.squared.sqrt() + added) / deviation + of_grid
+            }
             RoundingLoss::Correlators(added) => self.claim.squared.sqrt() / deviation + added,
         }
     }
@@ -346,7 +389,9 @@ mod tests {
     /// beyond.
     #[test]
     fn the_least_scale_bounds_that_of_every_larger_multiplier() {
-        for (strategies, falls) in [(strategies(), false), (strategies().correlated(), true)] {
+        for (strategies, falls) in
+            [(strategies(), false), (strategies().rounded(), true), (strategies().correlated(), true)]
+        {
             let any = mechanism(strategies, 1.0, STEPS);
             let mut fell = false;
             for power in -3..6 {
@@ -371,7 +416,9 @@ mod tests {
     #[test]
     fn the_cost_of_the_grid_is_charged() {
         let (epsilon, cells) = (Epsilon::new(1.0).unwrap(), 1e9);
-        for (strategies, log_delta) in [(strategies(), -75.0_f64), (strategies().correlated(), -45.0)] {
+        for (strategies, log_delta) in
+            [(strategies(), -75.0_f64), (strategies().rounded(), -45.0), (strategies().correlated(), -45.0)]
+        {
             let delta = Delta::new(log_delta.exp()).unwrap();
             let any = mechanism(strategies, 1.0, STEPS);
             let calibrated = any.calibrated(epsilon, delta, cells).unwrap();
@@ -402,6 +449,8 @@ mod tests {
         let (epsilon, cells) = (Epsilon::new(1.0).unwrap(), STEPS as f64);
         for (strategies, log_delta) in [
             (strategies(), -14.0_f64),
+            (strategies().rounded(), -14.0),
+            (strategies().rounded(), -50.0),
             (strategies().correlated(), -14.0),
             (strategies().correlated(), -50.0),
         ] {

@@ -8,21 +8,21 @@
 //! - Many sums: updating them for every record would cost more memory traffic than arithmetic. So a
 //!   key buffers its rows until they hold about as many numbers as its sums do, and multiplies them
 //!   at once. A key with few records stays small. All keys share one workspace.
-//! - Few sums and many rows of few keys, mixed: they are sorted by key first (`sorted`), and
-//!   multiplied.
+//! - Few sums and many rows of few keys: whole registers of sums take each row at once
+//!   (`scattered`).
 
 use super::clipped::NARROW_RECORDS;
 use super::products::{BLOCK_ROWS, BlockProducts};
 use super::products::{add_record, is_narrow};
 use super::sums::{add, add_runs};
-use super::{Bins, IntegerRow, Layout, MomentError, QuantisedRows, Sums};
-use sorted::SortedRows;
+use super::{Bins, IntegerRow, Layout, MomentError, QuantisedRows, SecondMoment, Sums};
+use scattered::ScatteredRows;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 use zeroize::{Zeroize, Zeroizing};
 
-mod sorted;
+mod scattered;
 
 /// The least number of rows of one key that are multiplied at once; a key of wide records buffers
 /// at least this many.
@@ -58,8 +58,8 @@ pub struct Accumulators {
     spare: Vec<KeySums>,
     /// Memory for the total of a key.
     total: Zeroizing<Vec<i128>>,
-    /// Memory for rows by key.
-    sorted: SortedRows,
+    /// Sums of the rows of a batch.
+    scattered: ScatteredRows,
 }
 
 /// Maximum number of keys whose memory is kept for later ones.
@@ -113,7 +113,7 @@ impl Accumulators {
             records: Some(0),
             spare,
             total: Zeroizing::default(),
-            sorted: SortedRows::default(),
+            scattered: ScatteredRows::default(),
         }
     }
 
@@ -135,14 +135,8 @@ impl Accumulators {
             return Err(MomentError::Keys { keys: keys.len(), rows: run.len() });
         };
         let histograms = self.layout.bins.histograms as usize;
-        if histograms == 0 && is_narrow(self.layout) {
-            let mut sorted = std::mem::take(&mut self.sorted);
-            let is_sorted = sorted.sort(keys, rest, self.width);
-            sorted.runs().for_each(|(key, rows)| self.add_run(key, rows));
-            self.sorted = sorted;
-            if is_sorted {
-                return Ok(());
-            }
+        if histograms == 0 && self.add_scattered(keys, rest) {
+            return Ok(());
         }
         let mut bins = rows.bins().get(run.start * histograms..).unwrap_or_default();
         for run in keys.chunk_by(PartialEq::eq) {
@@ -154,6 +148,26 @@ impl Accumulators {
             self.add_bins(run[0], of_run);
         }
         Ok(())
+    }
+
+    /// Adds rows in one pass, if this is the fastest way.
+    fn add_scattered(&mut self, keys: &[u32], rows: &[f64]) -> bool {
+        let (layout, width) = (self.layout, self.width);
+        if layout.second != SecondMoment::Full || width != layout.dimension {
+            return false;
+        }
+        let mut scattered = std::mem::take(&mut self.scattered);
+        let is_added = scattered.add(keys, rows, width, |of_key| {
+            let index = self.index(of_key.key);
+            let count = [of_key.count as f64];
+            let lower = [&count[..], of_key.first].into_iter();
+            add_runs(self.keys[index].sums(layout), lower.chain(of_key.triangle()));
+        });
+        self.scattered = scattered;
+        if is_added {
+            self.records = self.records.map(|records| records + keys.len() as u64);
+        }
+        is_added
     }
 
     /// Adds a batch of rows that all belong to one key.
@@ -270,7 +284,6 @@ impl Accumulators {
         }
         self.total[..].zeroize();
         self.products.wipe();
-        self.sorted.wipe();
         if few {
             self.keys = keys;
         }

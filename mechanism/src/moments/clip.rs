@@ -12,10 +12,9 @@
 use super::indicators::{self, NORM_SQUARED};
 use super::jointly::quantise_jointly;
 use super::products::squared_norm;
-use super::rows::round_ties_even;
+use super::rows::{round_ties_even, wipe};
 use super::{Histogram, QuantisedRows, RECORD_BITS, RecordError};
 use crate::numbers;
-use together::TOGETHER;
 
 mod together;
 
@@ -335,22 +334,37 @@ impl Clipper {
         if !records.len().is_multiple_of(width) || rows.dimension() != self.width() {
             return Err(self.other_length(records.len(), rows));
         }
+        if self.is_simple() {
+            let values = rows.push_all()?;
+            let start = values.len();
+            values.extend_from_slice(records);
+            return Ok(together::quantise_rows(self, values, start));
+        }
         rows.reserve(records.len() / width, self.joint_weight.is_some());
-        let (mut left_out, mut position) = (Vec::new(), 0);
-        while position * width < records.len() {
-            if self.is_simple() {
-                position += together::quantise(self, &records[position * width..], rows.push_all()?);
-            }
-            let some = records[position * width..].chunks_exact(width).take(TOGETHER);
-            for record in some {
-                match self.quantise(record, rows) {
-                    Err(RecordError::NotFinite) => left_out.push(position),
-                    quantised => quantised?,
-                }
-                position += 1;
+        let mut left_out = Vec::new();
+        for (position, record) in records.chunks_exact(width).enumerate() {
+            match self.quantise(record, rows) {
+                Err(RecordError::NotFinite) => left_out.push(position),
+                quantised => quantised?,
             }
         }
         Ok(left_out)
+    }
+
+    /// As [`quantise_all`](Self::quantise_all), in the memory of the records, which is wiped in the
+    /// end.
+    pub fn quantise_taken(
+        &self,
+        mut records: Vec<f64>,
+    ) -> Result<(QuantisedRows, Vec<usize>), RecordError> {
+        if self.is_simple() && records.len().is_multiple_of(self.width()) {
+            let left_out = together::quantise_rows(self, &mut records, 0);
+            return Ok((QuantisedRows::of_values(self.width(), records), left_out));
+        }
+        let mut rows = QuantisedRows::new(self.width());
+        let left_out = self.quantise_all(&records, &mut rows);
+        wipe(&mut records);
+        Ok((rows, left_out?))
     }
 
     /// Returns whether a record becomes one row of its columns and nothing else.

@@ -28,8 +28,8 @@
 use super::rows::{as_integer, round_ties_even};
 use super::sums::add_runs;
 use super::{Layout, RECORD_BITS, SecondMoment};
+use crate::registers::{Lanes, in_widest};
 use nalgebra::{DMatrixView, DMatrixViewMut, Dyn};
-use pulp::{Arch, Simd, WithSimd};
 use zeroize::Zeroize;
 
 /// Maximum number of rows whose products always add up exactly.
@@ -231,24 +231,23 @@ pub fn squared_norm<V: Copy + Into<f64>>(row: &[V]) -> f64 {
 
 /// Appends the [`squared_norm`] of records of one length to `norms`.
 pub(super) fn squared_norms<V: Copy + Into<f64>>(records: &[V], dimension: usize, norms: &mut Vec<f64>) {
-    let arch = Arch::new();
     for group in records.chunks(NORMS * dimension) {
         if group.len() == NORMS * dimension {
             let record = |position| &group[position * dimension..][..dimension];
-            norms.extend(arch.dispatch(SquaredNorms::<V, NORMS>(std::array::from_fn(record))));
+            norms.extend(in_widest(SquaredNorms::<V, NORMS>(std::array::from_fn(record))));
         } else {
-            norms.extend(group.chunks(dimension).flat_map(|record| arch.dispatch(SquaredNorms([record]))));
+            norms.extend(group.chunks(dimension).flat_map(|record| in_widest(SquaredNorms([record]))));
         }
     }
 }
 
 struct SquaredNorms<'a, V, const R: usize>([&'a [V]; R]);
 
-impl<V: Copy + Into<f64>, const R: usize> WithSimd for SquaredNorms<'_, V, R> {
+impl<V: Copy + Into<f64>, const R: usize> Lanes for SquaredNorms<'_, V, R> {
     type Output = [f64; R];
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> [f64; R] {
+    fn run(self) -> [f64; R] {
         in_lanes(self.0)
     }
 }
@@ -297,7 +296,7 @@ pub(super) fn add_records<V: Copy + Into<f64>, const R: usize>(
     first: &mut [f64],
     second: &mut [f64],
 ) -> [f64; R] {
-    Arch::new().dispatch(AddRecords { records, scales, first, second })
+    in_widest(AddRecords { records, scales, first, second })
 }
 
 struct AddRecords<'a, V, const R: usize> {
@@ -307,11 +306,11 @@ struct AddRecords<'a, V, const R: usize> {
     second: &'a mut [f64],
 }
 
-impl<V: Copy + Into<f64>, const R: usize> WithSimd for AddRecords<'_, V, R> {
+impl<V: Copy + Into<f64>, const R: usize> Lanes for AddRecords<'_, V, R> {
     type Output = [f64; R];
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> [f64; R] {
+    fn run(self) -> [f64; R] {
         let Self { mut records, scales, first, second } = self;
         for record in &mut records {
             *record = &record[..first.len()];
@@ -351,7 +350,7 @@ impl<V: Copy + Into<f64>, const R: usize> WithSimd for AddRecords<'_, V, R> {
 /// Adds integers below 2⁵¹ in magnitude to sums, or overwrites these where they are stale. No sum
 /// may exceed 64 bits.
 pub(super) fn add_integers(sums: &mut [i64], are_stale: bool, integers: &[f64]) {
-    Arch::new().dispatch(AddIntegers { sums, are_stale, integers });
+    in_widest(AddIntegers { sums, are_stale, integers });
 }
 
 struct AddIntegers<'a> {
@@ -360,11 +359,11 @@ struct AddIntegers<'a> {
     integers: &'a [f64],
 }
 
-impl WithSimd for AddIntegers<'_> {
+impl Lanes for AddIntegers<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         let Self { sums, are_stale, integers } = self;
         let ((sums, sums_rest), (integers, integers_rest)) = (sums.as_chunks_mut(), integers.as_chunks());
         let blocks = sums.iter_mut().zip(integers);

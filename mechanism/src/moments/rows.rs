@@ -132,6 +132,11 @@ impl QuantisedRows {
         Ok(&mut self.values)
     }
 
+    /// Takes quantised values, in rows of `dimension`, one for each record.
+    pub(super) fn of_values(dimension: usize, values: Vec<f64>) -> Self {
+        Self { dimension, joint: false, values, bins: Vec::new() }
+    }
+
     fn set_joint(&mut self, joint: bool) -> Result<(), RecordError> {
         if self.is_empty() {
             self.joint = joint;

@@ -37,37 +37,43 @@
 //! | second | 32 | the leading factor of j, uniform below w by Lemire's rule |
 //! | | 32 | the first k of these are the rest of j |
 //!
-//! The bins of 64 draws are looked up one by one. Everything else is done for eight draws at a
-//! time, compiled for registers of 256 bits as well (`pulp`). As in [`gaussian`](super::gaussian),
-//! a round is accepted only if its words alone show that it ends, and with which result. Then it
-//! equals, bit by bit, the round in that module.
+//! Several draws are made at a time, in the widest [`registers`](crate::registers). As in
+//! [`gaussian`](super::gaussian), a round is accepted only if its words alone show that it ends, and
+//! with which result. Then it equals, bit by bit, the round in that module.
 
 use super::exponential;
 use super::exponential::LazyUniform;
+use crate::registers::Lanes;
 use num_bigint::BigUint;
-use pulp::{Arch, Simd, WithSimd};
 use rand::CryptoRng;
 use std::sync::LazyLock;
+use zeroize::Zeroize;
 
 /// Number of bins that the table covers.
 const COVERED: u64 = 1024;
 
-/// Length of the table: a power of two beyond [`COVERED`], so that an index is masked instead of
-/// compared.
-const ROOM: usize = 2048;
-
 /// Number of leading bits of U that select where the scan of the cumulative table begins.
 const GUIDE_BITS: u32 = 12;
+
+/// Number of bits of U after the leading ones that choose between the two bins of a cell.
+const THRESHOLD_BITS: u32 = 16;
+
+const THRESHOLD_MASK: u32 = (1 << THRESHOLD_BITS) - 1;
+
+/// Marks a cell in which these bits do not determine the bin.
+const OPEN: u32 = 1 << 31;
 
 /// Table for U of `bits` bits and the denominator D.
 pub(super) struct Bins {
     bits: u32,
     denominator: u64,
-    /// `cumulative[h] = t_0 + … + t_h` for every h of the table, and 0 beyond, so that no U is
-    /// below it.
-    cumulative: Box<[u64; ROOM]>,
+    /// `cumulative[h] = t_0 + … + t_h` for every h of the table.
+    cumulative: Box<[u64; COVERED as usize]>,
     /// For each value of the leading bits of U, the h whose share contains its first U.
     guide: Box<[u16; 1 << GUIDE_BITS]>,
+    /// For each value of the leading bits: h in the upper half, and in the lower half the next bits
+    /// of the U with which the share of h + 1 begins.
+    cells: Box<[u32; 1 << GUIDE_BITS]>,
 }
 
 /// The table of every release: D = 81 exceeds Σexp(−h²/8192) = 80.71.
@@ -78,7 +84,7 @@ impl Bins {
 
     pub(super) fn new(bits: u32, denominator: u64) -> Self {
         let mut sum = 0u64;
-        let mut cumulative = Box::new([0; ROOM]);
+        let mut cumulative = Box::new([0; COVERED as usize]);
         let one = u128::MAX / u128::from(denominator);
         let mut weight = ExponentialBounds { low: one, high: one + 1 };
         let (mut ratio, step) = (ExponentialBounds::exponential(1), ExponentialBounds::exponential(2));
@@ -89,11 +95,12 @@ impl Bins {
             ratio = ratio.times(step);
         }
         let shift = bits - GUIDE_BITS;
-        let (ends, last) = (&cumulative[..COVERED as usize], COVERED as usize - 1);
+        let (ends, last) = (&cumulative[..], COVERED as usize - 1);
         let first = |g: usize| ends.partition_point(|&end| end <= (g as u64) << shift).min(last) as u16;
-        let guide = Box::new(std::array::from_fn(first));
+        let guide: Box<[u16; 1 << GUIDE_BITS]> = Box::new(std::array::from_fn(first));
+        let cells = Box::new(std::array::from_fn(|g| cell(ends, guide[g], g as u64, bits)));
         assert!(sum + COVERED < 1 << bits, "the table leaves room for the exact trials");
-        Bins { bits, denominator, cumulative, guide }
+        Bins { bits, denominator, cumulative, guide, cells }
     }
 
     /// Draws a bin from `bits` uniform bits, and from more bits of the generator where needed.
@@ -111,20 +118,24 @@ impl Bins {
     fn table_entry(&self, uniform: u64) -> Option<u64> {
         let first = usize::from(self.guide[(uniform >> (self.bits - GUIDE_BITS)) as usize]);
         let h = first + usize::from(uniform >= self.cumulative[first]);
-        let rest = self.cumulative[..COVERED as usize].get(h..)?;
+        let rest = self.cumulative.get(h..)?;
         let further = rest.iter().position(|&end| uniform < end)?;
         Some((h + further) as u64)
     }
 
     /// For the table of every release, takes the leading bits of a word as U. Returns the bin of U
-    /// and true if it is the guide's bin or the next one. Otherwise returns another bin, at most
-    /// 1024, and false.
+    /// and 1 if the first 28 bits determine it. Otherwise returns any number up to 1024, and 0.
+    ///
+    /// The bins of a cell are h and perhaps h + 1, and t are the next bits of the first U of h + 1.
+    /// If the next bits of U are below t, U is below that; if they are above t, it is not.
     #[inline(always)]
-    pub(super) fn guess(&self, word: u64) -> (u64, bool) {
-        let uniform = word >> (64 - Self::RELEASE_BITS);
-        let first = usize::from(self.guide[(word >> (64 - GUIDE_BITS)) as usize]);
-        let bin = first + usize::from(uniform >= self.cumulative[first % ROOM]);
-        (bin as u64, uniform < self.cumulative[bin % ROOM])
+    pub(super) fn guess(&self, word: u64) -> (u64, u64) {
+        let cell = u64::from(self.cells[(word >> (64 - GUIDE_BITS)) as usize]);
+        let mask = u64::from(THRESHOLD_MASK);
+        let (next, threshold) = ((word >> (64 - GUIDE_BITS - THRESHOLD_BITS)) & mask, cell & mask);
+        let first = (cell & u64::from(!OPEN)) >> THRESHOLD_BITS;
+        let determined = u64::from(next != threshold) & u64::from(cell < u64::from(OPEN));
+        (first.wrapping_add(u64::from(next > threshold)), determined)
     }
 
     #[cold]
@@ -159,6 +170,21 @@ impl Bins {
         };
         LazyUniform::beginning_with(rng.next_u64()).is_below(remainder, rng).then_some(h)
     }
+}
+
+/// Returns the cell of this value of the leading bits, whose first U is in the share of bin `h`. It
+/// is open if there are not enough bits, or more bins than two.
+fn cell(ends: &[u64], h: u16, leading: u64, bits: u32) -> u32 {
+    let Some(rest) = (bits - GUIDE_BITS).checked_sub(THRESHOLD_BITS) else { return OPEN };
+    let (start, end) = (leading << (bits - GUIDE_BITS), (leading + 1) << (bits - GUIDE_BITS));
+    let share_of = |h: u16| ends.get(usize::from(h)).copied().unwrap_or(0);
+    let threshold = match share_of(h) {
+        // Values equal to the threshold are left open.
+        own if own >= end => THRESHOLD_MASK,
+        own if own > start && share_of(h + 1) >= end => ((own - start) >> rest) as u32,
+        _ => return OPEN,
+    };
+    u32::from(h) << THRESHOLD_BITS | threshold
 }
 
 /// Bounds of a number below 1, in units of 2⁻¹²⁸.
@@ -222,7 +248,7 @@ fn exponential_bounds(h: u64, precision: u64) -> (BigUint, BigUint) {
 }
 
 /// Integer types in which noise is drawn.
-pub(super) trait NoiseInteger: Copy {
+pub(super) trait NoiseInteger: Copy + Zeroize {
     /// Returns the lower half of a draw, or all of it.
     fn lower_half(draw: i128) -> Self;
 }
@@ -275,25 +301,18 @@ pub(super) struct PackedRounds<'a, N> {
     pub(super) noise: &'a mut [N; ROUNDS],
 }
 
-impl<N: NoiseInteger> PackedRounds<'_, N> {
-    /// Makes the rounds. Returns a bit for each, the lowest for the first: set where the round is
-    /// open.
-    pub(super) fn run(self) -> u64 {
-        Arch::new().dispatch(self)
-    }
-}
-
-impl<N: NoiseInteger> WithSimd for PackedRounds<'_, N> {
+/// Returns a bit for each round, the lowest for the first: set where the round is open.
+impl<N: NoiseInteger> Lanes for PackedRounds<'_, N> {
     type Output = u64;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> u64 {
+    fn run(self) -> u64 {
         let Self { bins, leading, low_bits, bytes, noise } = self;
-        // One pass looks up and one computes: the second can be vectorised.
+        // One pass looks up and one computes: not every processor can look up several at a time.
         let (mut bin_numbers, mut certain, mut ended) = ([0; ROUNDS], [0; ROUNDS], [0; ROUNDS]);
         for (position, [first, _]) in bytes.iter().enumerate() {
             let (bin, is_certain) = bins.guess(u64::from_le_bytes(*first));
-            (bin_numbers[position], certain[position]) = (bin, u64::from(is_certain));
+            (bin_numbers[position], certain[position]) = (bin, is_certain);
         }
         for position in 0..ROUNDS {
             let (draw, ends) = round(bin_numbers[position], words(&bytes[position]), leading, low_bits);
@@ -373,6 +392,26 @@ mod tests {
             bins.cumulative[900],
             "the far tail is left to trials"
         );
+    }
+
+    /// On both sides of every boundary, and nearly always elsewhere.
+    #[test]
+    fn the_first_bits_determine_the_bin_of_the_table() {
+        let bins = &*BINS;
+        let mut rng = ChaCha20Rng::seed_from_u64(5);
+        let near = |&end: &u64| [0, 1, 2, 1 << 19, 1 << 20, 1 << 35].map(|off| [end.wrapping_sub(off), end + off]);
+        let near: Vec<u64> = bins.cumulative.iter().flat_map(near).flatten().collect();
+        let random: Vec<u64> = (0..100_000).map(|_| rng.next_u64() >> 17).collect();
+        let mut open = [0; 2];
+        for (uniforms, open) in [near, random].iter().zip(&mut open) {
+            for uniform in uniforms.iter().filter(|&uniform| uniform >> Bins::RELEASE_BITS == 0) {
+                match bins.guess(uniform << (64 - Bins::RELEASE_BITS)) {
+                    (bin, 1) => assert_eq!(bins.table_entry(*uniform), Some(bin), "{uniform:x}"),
+                    (bin, _) => *open += usize::from(bin <= COVERED),
+                }
+            }
+        }
+        assert!(open[0] > 1000 && open[1] < 2000, "{open:?}");
     }
 
     /// The cheap table equals the one computed from the exponential.

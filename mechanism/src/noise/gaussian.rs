@@ -30,7 +30,7 @@
 //! **In blocks.** [`DiscreteGaussian::fill`] makes 64 rounds at a time without a branch, assuming
 //! the common case in each. It accepts a round only if
 //!
-//! 1. U lies in the share of the very bin that it took from the table;
+//! 1. the first 28 bits of U determine its bin;
 //! 2. the remainder of Lemire's product is at least the bound, so his rule accepts the word;
 //! 3. h ≤ 1024, so that one trial decides, and the first 16 bits of U₁ exceed every e that the
 //!    leading bits of j allow;
@@ -47,6 +47,7 @@
 use super::bins::{BINS, Bins, LEADING_BITS, NoiseInteger, PackedRounds, are_packed, low_part, words};
 use super::exponential::LazyUniform;
 use super::scale::NoiseScale;
+use crate::registers::in_widest;
 use bytemuck::{cast_slice, cast_slice_mut};
 use num_bigint::BigUint;
 use rand::CryptoRng;
@@ -58,6 +59,9 @@ const WIDE: u128 = 1 << 58;
 
 /// Rounds whose words are drawn together.
 const ROUNDS: usize = 64;
+
+/// Fewer draws than these are faster one by one than as a part of a block.
+const FEW_ROUNDS: usize = 4;
 
 /// Blocks per refill on the packed path.
 const BLOCKS: usize = 8;
@@ -164,14 +168,29 @@ impl DiscreteGaussian {
         words[..used].as_flattened_mut().zeroize();
     }
 
-    /// As [`fill_by_rounds`](Self::fill_by_rounds) for packed rounds. Draws that fill no block are
-    /// made one by one.
+    /// As [`fill_by_rounds`](Self::fill_by_rounds) for packed rounds. The last draws take a block
+    /// that is not full; a few are made one by one.
     fn fill_packed<R: CryptoRng + ?Sized, N: NoiseInteger>(&self, rng: &mut R, noise: &mut [N]) {
         let (blocks, rest) = noise.as_chunks_mut();
         if !blocks.is_empty() {
             self.fill_blocks(rng, blocks);
         }
-        rest.iter_mut().for_each(|noise| *noise = N::lower_half(self.draw::<2, R>(rng)));
+        if rest.len() < FEW_ROUNDS {
+            rest.iter_mut().for_each(|noise| *noise = N::lower_half(self.draw::<2, R>(rng)));
+        } else {
+            self.fill_part(rng, rest);
+        }
+    }
+
+    /// Fills less than a block.
+    fn fill_part<R: CryptoRng + ?Sized, N: NoiseInteger>(&self, rng: &mut R, noise: &mut [N]) {
+        let (mut words, mut block) = ([[0u64; 2]; ROUNDS], [N::lower_half(0); ROUNDS]);
+        rng.fill_bytes(cast_slice_mut(words[..noise.len()].as_flattened_mut()));
+        let (bytes, _) = cast_slice::<u64, [u8; 8]>(words.as_flattened()).as_chunks::<2>().0.as_chunks();
+        bytes.iter().for_each(|bytes| self.fill_block(rng, bytes, &mut block, noise.len()));
+        noise.copy_from_slice(&block[..noise.len()]);
+        words[..noise.len()].as_flattened_mut().zeroize();
+        block.zeroize();
     }
 
     fn fill_blocks<R: CryptoRng + ?Sized, N: NoiseInteger>(&self, rng: &mut R, blocks: &mut [[N; ROUNDS]]) {
@@ -180,20 +199,22 @@ impl DiscreteGaussian {
             let words = words[..blocks.len()].as_flattened_mut().as_flattened_mut();
             rng.fill_bytes(cast_slice_mut(words));
             let (bytes, _) = cast_slice::<u64, [u8; 8]>(words).as_chunks::<2>().0.as_chunks();
-            blocks.iter_mut().zip(bytes).for_each(|(block, bytes)| self.fill_block(rng, bytes, block));
+            blocks.iter_mut().zip(bytes).for_each(|(block, bytes)| self.fill_block(rng, bytes, block, ROUNDS));
         }
         words.as_flattened_mut().as_flattened_mut().zeroize();
     }
 
+    /// Makes the first `used` rounds of a block, one at least. The rest is unspecified.
     fn fill_block<R: CryptoRng + ?Sized, N: NoiseInteger>(
         &self,
         rng: &mut R,
         bytes: &[[[u8; 8]; 2]; ROUNDS],
         noise: &mut [N; ROUNDS],
+        used: usize,
     ) {
         let (bins, leading, low_bits) = (self.bins, self.leading, self.low_bits);
-        let open = PackedRounds { bins, leading, low_bits, bytes, noise: &mut *noise }.run();
-        self.end_rounds(open, bytes, noise, rng);
+        let open = in_widest(PackedRounds { bins, leading, low_bits, bytes, noise: &mut *noise });
+        self.end_rounds(open & u64::MAX >> (ROUNDS - used), bytes, noise, rng);
     }
 
     /// Completes the open rounds from their words, and adds rounds where these are rejected.
@@ -252,7 +273,7 @@ impl DiscreteGaussian {
             }
         } as i128;
         let sign = -i128::from(words[0] & 1);
-        ((magnitude ^ sign).wrapping_sub(sign), certain & uniform & accepted & (magnitude != 0))
+        ((magnitude ^ sign).wrapping_sub(sign), (certain == 1) & uniform & accepted & (magnitude != 0))
     }
 
     #[inline(never)]
@@ -404,96 +425,4 @@ fn uniform_below<const BITS: u32, R: CryptoRng + ?Sized>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use chacha20::ChaCha20Rng;
-    use rand::{Rng, SeedableRng};
-
-    /// Random words in which a bin, a position, or both are sometimes at the end of their range.
-    fn words<const WORDS: usize>(round: usize, rng: &mut ChaCha20Rng) -> [u64; WORDS] {
-        let mut words: [u64; WORDS] = std::array::from_fn(|_| rng.next_u64());
-        match round % 61 {
-            1 => words[0] |= !0 << 52,
-            2 => words[0] &= !0 >> 12,
-            3 => words[1] |= !0 << (round % 64),
-            4 => words[1] >>= round % 64,
-            5 => words = [words[0] & 1; WORDS],
-            6 => words[1] &= u64::MAX >> 32 | !0 << (32 + round % 32),
-            _ => {}
-        }
-        words
-    }
-
-    /// If a plain round ends, the full round gives the same result and needs no more bits. Plain
-    /// rounds nearly always end.
-    fn check<const WORDS: usize>(significand: u32, exponent: u32) {
-        let scale = NoiseScale::new(significand, exponent).unwrap();
-        let gaussian = DiscreteGaussian::new(scale);
-        let mut rng = ChaCha20Rng::seed_from_u64(u64::from(significand) ^ u64::from(exponent));
-        let (rounds, mut open) = (100_000, 0);
-        for round in 0..rounds {
-            let words = words::<WORDS>(round, &mut rng);
-            let before = rng.get_word_pos();
-            match gaussian.plain_round(words) {
-                (x, true) => {
-                    assert_eq!(gaussian.round(words, &mut rng), Some(x), "{words:x?}");
-                    assert_eq!(rng.get_word_pos(), before, "no more bits");
-                }
-                (_, false) => open += 1,
-            }
-        }
-        assert!(open < rounds / 10, "{open}");
-    }
-
-    /// As `check`, for packed rounds. Both widths of integers get equal draws.
-    fn check_packed(significand: u32, exponent: u32) {
-        let gaussian = DiscreteGaussian::new(NoiseScale::new(significand, exponent).unwrap());
-        assert!(gaussian.is_packed);
-        let mut rng = ChaCha20Rng::seed_from_u64(u64::from(significand) ^ u64::from(exponent));
-        let (blocks, mut opened) = (1000, 0);
-        for block in 0..blocks {
-            let words: [[u64; 2]; ROUNDS] =
-                std::array::from_fn(|position| words(block * 7 + position, &mut rng));
-            let bytes = words.map(|words| words.map(u64::to_le_bytes));
-            let mut noise = [0i64; ROUNDS];
-            let (bins, leading, low_bits) = (gaussian.bins, gaussian.leading, gaussian.low_bits);
-            let open = PackedRounds { bins, leading, low_bits, bytes: &bytes, noise: &mut noise }.run();
-            opened += open.count_ones() as usize;
-            let before = rng.get_word_pos();
-            for position in (0..ROUNDS).filter(|position| open >> position & 1 == 0) {
-                assert_eq!(
-                    gaussian.round(words[position], &mut rng),
-                    Some(noise[position].into()),
-                    "{words:x?}"
-                );
-            }
-            assert_eq!(rng.get_word_pos(), before, "no more bits");
-        }
-        assert!(opened < blocks * ROUNDS / 8, "{opened}");
-        let [mut narrow, mut wide] = [(); 2].map(|()| ChaCha20Rng::seed_from_u64(1));
-        let (mut small, mut large) = ([0i64; 200], [0i128; 200]);
-        gaussian.fill_narrow(&mut narrow, &mut small);
-        gaussian.fill(&mut wide, &mut large);
-        assert_eq!(small.map(i128::from), large);
-    }
-
-    #[test]
-    fn packed_rounds_equal_plain_rounds() {
-        check_packed(1 << 19, 0);
-        check_packed((1 << 20) - 1, 16);
-        check_packed(600_001, 17);
-        check_packed(777_777, 32);
-    }
-
-    #[test]
-    fn plain_rounds_equal_the_definition() {
-        check::<2>(1 << 20, 0);
-        check::<2>(3_000_000_019, 20);
-        check::<2>(u32::MAX, 25);
-        check::<3>(u32::MAX, 27);
-        check::<3>(1 << 31, 30);
-        check::<3>(0xdead_beef, 42);
-        check::<3>(u32::MAX, 64);
-        check::<3>(1, 64);
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! The keystream of ChaCha20, sixteen blocks at a time.
+//! The keystream of ChaCha20, many blocks at a time.
 //!
 //! The cipher is the `chacha20` crate, which is audited. Its code for registers of 512 bits is
 //! compiled only under a flag that programs do not inherit from their dependencies. So that code is
@@ -13,8 +13,14 @@ use chacha20::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
 use multiversion::{multiversion, target::match_target};
 use zeroize::Zeroizing;
 
-/// Bytes generated at a time: sixteen blocks of 64 bytes, four registers of four blocks.
-pub(super) const BATCH: usize = 1024;
+/// Groups of four blocks that are generated at a time: four registers each, so all of them.
+const GROUPS: usize = 8;
+
+/// Bytes of a block.
+const BLOCK: usize = 64;
+
+/// Bytes generated at a time.
+pub(super) const BATCH: usize = 4 * GROUPS * BLOCK;
 
 /// The keystream of a key and a nonce of 64 bits, from its first block on. Wiped when dropped.
 pub(super) struct Keystream {
@@ -29,10 +35,10 @@ impl Keystream {
         Self { key: Zeroizing::new(*key), nonce, block: 0 }
     }
 
-    /// Writes the next sixteen blocks.
+    /// Writes the next blocks.
     pub(super) fn write(&mut self, batch: &mut [u8; BATCH]) {
         write_blocks(&self.key, self.nonce, self.block, batch);
-        self.block += 16;
+        self.block = self.block.wrapping_add(4 * GROUPS as u64);
     }
 }
 
@@ -52,7 +58,7 @@ fn write_blocks_by_the_crate(key: &[u8; 32], nonce: u64, block: u64, batch: &mut
 
 #[cfg(target_arch = "x86_64")]
 mod wide {
-    use super::BATCH;
+    use super::{BATCH, BLOCK, GROUPS};
     use bytemuck::cast;
     use std::arch::x86_64::{
         __m512i, _mm512_add_epi32, _mm512_rol_epi32, _mm512_shuffle_epi32, _mm512_xor_si512,
@@ -72,8 +78,11 @@ mod wide {
             let d = |i| [first.wrapping_add(i), nonce];
             [a, b, c, cast([d(0), d(1), d(2), d(3)])]
         };
-        let start = [of_group(0), of_group(1), of_group(2), of_group(3)];
-        let mut blocks = start;
+        let mut blocks = [[a; 4]; GROUPS];
+        for (group, blocks) in (0..).zip(&mut blocks) {
+            *blocks = of_group(group);
+        }
+        let start = blocks;
         for _ in 0..10 {
             quarter_rounds(&mut blocks);
             for [_, b, c, d] in &mut blocks {
@@ -88,11 +97,11 @@ mod wide {
                 *d = _mm512_shuffle_epi32::<0b00_11_10_01>(*d);
             }
         }
-        for ((rows, start), bytes) in blocks.iter().zip(&start).zip(batch.as_chunks_mut::<256>().0) {
+        for ((rows, start), bytes) in blocks.iter().zip(&start).zip(batch.as_chunks_mut::<{ 4 * BLOCK }>().0) {
             let row = |r: usize| -> [[u8; 16]; 4] { cast(_mm512_add_epi32(rows[r], start[r])) };
             let [a, b, c, d] = [row(0), row(1), row(2), row(3)];
             // Whole blocks at a time: a call for every 16 bytes would take a third of all.
-            for (i, block) in bytes.as_chunks_mut::<64>().0.iter_mut().enumerate() {
+            for (i, block) in bytes.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
                 *block = cast([a[i], b[i], c[i], d[i]]);
             }
         }
@@ -101,7 +110,7 @@ mod wide {
     /// The quarter round of every column (RFC 8439, 2.1).
     #[target_feature(enable = "avx512f")]
     #[inline]
-    fn quarter_rounds(blocks: &mut [Blocks; 4]) {
+    fn quarter_rounds(blocks: &mut [Blocks; GROUPS]) {
         for [a, b, _, d] in &mut *blocks {
             *a = _mm512_add_epi32(*a, *b);
             *d = _mm512_rol_epi32::<16>(_mm512_xor_si512(*d, *a));
@@ -148,7 +157,7 @@ mod tests {
         for case in 0..1000u64 {
             let key = std::array::from_fn(|byte| (case * 31 + byte as u64 * 17) as u8);
             let nonce = case.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            for block in [0, 16 * case, (1 << 32) - 1 - case % 20, nonce >> 7] {
+            for block in [0, 4 * GROUPS as u64 * case, (1 << 32) - 1 - case % 20, nonce >> 7] {
                 write_blocks_by_the_crate(&key, nonce, block, &mut expected);
                 assert_eq!(blocks(&key, nonce, block), expected, "block {block} of case {case}");
             }

@@ -2,7 +2,7 @@
 //! that makes the released integers equal; then everything observable must be equal.
 //!
 //! Inputs differ by records that are not finite or have extreme size, or by enough records for sums
-//! to exceed an integer width. In the encoded form `z' = z + C(x − x')`; in the correlated form
+//! to exceed an integer width. In the encoded form `z' = z + C(x − x')`, rounded or not; in the correlated form
 //! `u' = u + K(x − x')` and `z' = u' + R(u')`.
 
 use super::*;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 const LAYOUT: Layout = Layout::new(3, SecondMoment::Diagonal);
 const EPOCHS: u64 = 3;
 
-fn mechanisms() -> [MatrixMechanism; 2] {
+fn mechanisms() -> [MatrixMechanism; 3] {
     let parameters = MomentParameters {
         method: Method::Jme,
         layout: LAYOUT,
@@ -33,8 +33,8 @@ fn mechanisms() -> [MatrixMechanism; 2] {
     let fitted = BufferedParameters { horizon: Some(EPOCHS), buffers };
     let strategy = Arc::new(Buffered::new("blt:1".parse().unwrap(), fitted).unwrap());
     let encoded = Strategies::shared(strategy);
-    let correlated = encoded.clone().correlated();
-    [encoded, correlated].map(|strategies| {
+    let (rounded, correlated) = (encoded.clone().rounded(), encoded.clone().correlated());
+    [encoded, rounded, correlated].map(|strategies| {
         MatrixMechanism::with_participation(parameters, strategies, Participation::Single, EPOCHS).unwrap()
     })
 }

@@ -4,13 +4,14 @@
 //! The state holds only noise, no sums.
 //!
 //! # Encoded sums
-//! One shard's sums, encoded and added to independent noise: `y_t = (C x)_t + z_t`.
+//! One shard's sums, encoded and added to independent noise: `y_t = (C x)_t + z_t`, or the same
+//! [rounded](crate::mechanism::Strategies::rounded) to a coarser grid.
 
 use super::{ReleaseError, Released};
 use crate::mechanism::{CoordinateNoise, MatrixMechanism, MomentEncoder};
 use crate::moments::IntegerRow;
-use crate::noise::{DiscreteGaussian, NoiseGenerator, NoiseScale};
-use crate::strategy::{Correlator, StepError};
+use crate::noise::{DiscreteGaussian, NoiseGenerator};
+use crate::strategy::{COEFFICIENT_BITS, Correlator, StepError};
 use std::ops::Range;
 use zeroize::Zeroizing;
 
@@ -230,15 +231,23 @@ fn word(state: &[u8]) -> Option<(u64, &[u8])> {
 
 pub(super) struct EncodedSums {
     encoder: MomentEncoder,
-    /// Samplers of runs of coordinates with equal noise, with the lengths of the runs.
-    samplers: Vec<(Option<DiscreteGaussian>, usize)>,
+    runs: Vec<EncodedRun>,
+}
+
+/// Consecutive coordinates with equal noise.
+struct EncodedRun {
+    length: usize,
+    /// `None` where coordinates are public and exact.
+    sampler: Option<DiscreteGaussian>,
+    /// s: one unit of the grid is 2^s units of encoded sums.
+    rounded_bits: u32,
 }
 
 impl EncodedSums {
     pub(super) fn new(mechanism: &MatrixMechanism, range: Range<u64>) -> Self {
         let noise = mechanism.moments().noise();
-        let samplers = samplers(range.clone().map(|c| noise[(c % noise.len() as u64) as usize].scale));
-        Self { encoder: mechanism.strategies().encoder(mechanism.layout(), range), samplers }
+        let runs = runs(range.clone().map(|c| noise[(c % noise.len() as u64) as usize]));
+        Self { encoder: mechanism.strategies().encoder(mechanism.layout(), range), runs }
     }
 
     pub(super) fn steps(&self) -> u64 {
@@ -246,19 +255,32 @@ impl EncodedSums {
     }
 
     pub(super) fn draw(&self, generator: &mut NoiseGenerator, noise: &mut [i128]) {
-        let mut rest = noise;
-        for (sampler, length) in &self.samplers {
-            let (run, after) = rest.split_at_mut(*length);
-            match sampler {
-                Some(gaussian) => gaussian.fill(generator, run),
-                None => run.fill(0),
+        for (run, noise) in self.runs_of(noise) {
+            match &run.sampler {
+                Some(gaussian) => gaussian.fill(generator, noise),
+                None => noise.fill(0),
             }
-            rest = after;
         }
     }
 
+    /// Adds encoded sums to the noise of a step. All arithmetic is modulo 2¹²⁸; the last bits of a
+    /// rounded sum are lost, so that is modulo 2^(128 − s).
     pub(super) fn add(&mut self, sums: IntegerRow<'_>, noise: &mut [i128]) -> Result<(), StepError> {
-        self.encoder.add_encoded(sums, noise)
+        for (run, noise) in self.runs_of(noise).filter(|(run, _)| run.rounded_bits > 0) {
+            noise.iter_mut().for_each(|value| *value <<= run.rounded_bits);
+        }
+        self.encoder.add_encoded(sums, noise)?;
+        for (run, values) in self.runs_of(noise).filter(|(run, _)| run.rounded_bits > 0) {
+            let (bits, half) = (run.rounded_bits, 1 << (run.rounded_bits - 1));
+            values.iter_mut().for_each(|value| *value = value.wrapping_add(half) >> bits);
+        }
+        Ok(())
+    }
+
+    fn runs_of<'a>(&self, mut row: &'a mut [i128]) -> impl Iterator<Item = (&EncodedRun, &'a mut [i128])> {
+        self.runs.iter().map_while(move |run| {
+            Some((run, row.split_off_mut(..run.length)?))
+        })
     }
 
     pub(super) fn replay(&mut self, sums: &[i128]) -> Result<(), StepError> {
@@ -275,15 +297,19 @@ impl EncodedSums {
     }
 }
 
-fn samplers(scales: impl Iterator<Item = Option<NoiseScale>>) -> Vec<(Option<DiscreteGaussian>, usize)> {
-    let mut samplers: Vec<(Option<DiscreteGaussian>, usize)> = Vec::new();
-    for scale in scales {
-        match samplers.last_mut() {
-            Some((last, length)) if last.as_ref().map(DiscreteGaussian::scale) == scale => *length += 1,
-            _ => samplers.push((scale.map(DiscreteGaussian::new), 1)),
+fn runs(noise: impl Iterator<Item = CoordinateNoise>) -> Vec<EncodedRun> {
+    let mut runs: Vec<EncodedRun> = Vec::new();
+    for CoordinateNoise { scale, sum_bits, .. } in noise {
+        let rounded_bits = COEFFICIENT_BITS - u32::from(sum_bits);
+        let is_equal = |run: &&mut EncodedRun| {
+            run.sampler.as_ref().map(DiscreteGaussian::scale) == scale && run.rounded_bits == rounded_bits
+        };
+        match runs.last_mut().filter(is_equal) {
+            Some(run) => run.length += 1,
+            None => runs.push(EncodedRun { length: 1, sampler: scale.map(DiscreteGaussian::new), rounded_bits }),
         }
     }
-    samplers
+    runs
 }
 
 #[cfg(test)]

@@ -249,7 +249,7 @@ impl ReleaseShard {
                 for (row, sums) in sums.enumerate() {
                     encoded.add(sums, &mut noise[row * width..][..width])?;
                 }
-                Released::released_before(std::mem::take(&mut *noise))
+                Released::in_room(std::mem::take(&mut *noise), &self.room)
             }
             (Some(DrawnNoise::ToCorrelate(mut noise)), ShardNoise::Correlated(correlated)) => {
                 cut(&mut noise, length);

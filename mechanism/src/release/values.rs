@@ -6,11 +6,12 @@
 //! nothing about the sums or how they were accumulated.
 
 use crate::moments::IntegerRow;
+use crate::registers::{Lanes, in_widest};
 use serde::{Deserialize, Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Released integers. They are safe to publish.
 ///
@@ -62,25 +63,26 @@ impl Default for ReleasedStorage {
 /// A shard's memory for noise: allocating it for every epoch would cost more than the work on it.
 /// Its contents are public.
 #[derive(Clone, Default)]
-pub(super) struct NoiseBuffer(Arc<Mutex<ReleasedStorage>>);
+pub(super) struct NoiseBuffer(Arc<Mutex<(Vec<i64>, Vec<i128>)>>);
 
 impl NoiseBuffer {
     pub(super) fn take_narrow(&self) -> Vec<i64> {
-        match self.exchange(ReleasedStorage::default()) {
-            ReleasedStorage::Narrow(room) => room,
-            ReleasedStorage::Wide(_) => Vec::new(),
-        }
+        std::mem::take(&mut self.room().0)
     }
 
     pub(super) fn take_wide(&self) -> Vec<i128> {
-        match self.exchange(ReleasedStorage::default()) {
-            ReleasedStorage::Narrow(_) => Vec::new(),
-            ReleasedStorage::Wide(room) => room,
+        std::mem::take(&mut self.room().1)
+    }
+
+    fn give(&self, form: ReleasedStorage) {
+        match form {
+            ReleasedStorage::Narrow(values) => self.room().0 = values,
+            ReleasedStorage::Wide(values) => self.room().1 = values,
         }
     }
 
-    fn exchange(&self, form: ReleasedStorage) -> ReleasedStorage {
-        std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), form)
+    fn room(&self) -> MutexGuard<'_, (Vec<i64>, Vec<i128>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -92,6 +94,27 @@ impl Released {
 
     pub(super) fn narrow(values: Vec<i64>) -> Self {
         ReleasedStorage::Narrow(values).into()
+    }
+
+    /// As [`released_before`](Self::released_before), for new values, in the memory of `room`. It
+    /// gets back the memory that is not needed.
+    pub(super) fn in_room(values: Vec<i128>, room: &NoiseBuffer) -> Self {
+        let mut narrow = room.take_narrow();
+        let form = if narrow_into(&values, &mut narrow) {
+            room.give(ReleasedStorage::Wide(values));
+            ReleasedStorage::Narrow(narrow)
+        } else {
+            ReleasedStorage::Wide(values)
+        };
+        Self::of_form(form)
+    }
+
+    fn of_form(form: ReleasedStorage) -> Self {
+        let run = match &form {
+            ReleasedStorage::Narrow(values) => 0..values.len(),
+            ReleasedStorage::Wide(values) => 0..values.len(),
+        };
+        Self { values: Arc::new(ReleasedBuffer { form, room: None }), run }
     }
 
     /// Returns the memory to `room` on drop.
@@ -130,7 +153,7 @@ impl Released {
 impl Drop for ReleasedBuffer {
     fn drop(&mut self) {
         if let Some(room) = &self.room {
-            room.exchange(std::mem::take(&mut self.form));
+            room.give(std::mem::take(&mut self.form));
         }
     }
 }
@@ -145,18 +168,22 @@ impl From<ReleasedStorage> for Released {
             },
             form => form,
         };
-        let run = match &form {
-            ReleasedStorage::Narrow(values) => 0..values.len(),
-            ReleasedStorage::Wide(values) => 0..values.len(),
-        };
-        Released { values: Arc::new(ReleasedBuffer { form, room: None }), run }
+        Self::of_form(form)
     }
 }
 
 /// Returns the same integers in 64 bits if all fit.
 fn narrowed(values: &[i128]) -> Option<Vec<i64>> {
-    let fit = values.iter().all(|&value| i64::try_from(value).is_ok());
-    fit.then(|| values.iter().map(|&value| value as i64).collect())
+    let mut narrow = Vec::new();
+    narrow_into(values, &mut narrow).then_some(narrow)
+}
+
+/// Writes the same integers in 64 bits, and returns whether all fit.
+fn narrow_into(values: &[i128], narrow: &mut Vec<i64>) -> bool {
+    narrow.clear();
+    narrow.extend(values.iter().map(|&value| value as i64));
+    // Without a branch for each.
+    values.iter().fold(0, |beyond, &value| beyond | ((value >> 64) as i64 ^ (value as i64 >> 63))) == 0
 }
 
 /// As [`ReleasedStorage`], borrowed.
@@ -197,14 +224,26 @@ impl Eq for Released {}
 /// Writes released integers as real numbers, in multiples of `unit`. Both have the same length.
 pub fn in_real_units(integers: IntegerRow<'_>, unit: f64, reals: &mut [f64]) {
     match integers {
-        IntegerRow::Narrow(integers) => {
-            reals
-                .iter_mut()
-                .zip(integers)
-                .for_each(|(real, &integer)| *real = narrow_to_real(integer) * unit);
-        }
+        IntegerRow::Narrow(integers) => in_widest(InRealUnits { integers, unit, reals }),
         IntegerRow::Wide(integers) => {
             reals.iter_mut().zip(integers).for_each(|(real, &integer)| *real = to_real(integer) * unit);
+        }
+    }
+}
+
+struct InRealUnits<'a> {
+    integers: &'a [i64],
+    unit: f64,
+    reals: &'a mut [f64],
+}
+
+impl Lanes for InRealUnits<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (real, &integer) in self.reals.iter_mut().zip(self.integers) {
+            *real = narrow_to_real(integer) * self.unit;
         }
     }
 }
@@ -286,5 +325,10 @@ mod tests {
         assert_eq!(room.take_narrow(), [1, 2, 3]);
         drop(Released::released_before(vec![1 << 90]).back_to(&room));
         assert!(room.take_narrow().is_empty(), "of another width");
+        assert_eq!(room.take_wide(), [1 << 90]);
+        let narrow = Released::in_room(vec![7, -8], &room).back_to(&room);
+        assert_eq!(room.take_wide(), [7, -8]);
+        drop(narrow);
+        assert_eq!(room.take_narrow(), [7, -8]);
     }
 }

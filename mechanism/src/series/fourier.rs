@@ -16,7 +16,7 @@
 //! result in the Euclidean norm. The split is one more such pass.
 
 use nalgebra::Complex;
-use pulp::{Arch, Simd, WithSimd};
+use crate::registers::{Lanes, in_widest};
 use std::f64::consts::PI;
 
 /// Transforms of real series of one length.
@@ -229,7 +229,7 @@ impl Factors {
             if done == 2 {
                 pass.by_two();
             } else {
-                Arch::new().dispatch(pass);
+                in_widest(pass);
             }
             std::mem::swap(values, &mut other);
             (left, stride) = (left / done, stride * done);
@@ -259,11 +259,11 @@ impl Pass<'_> {
     }
 }
 
-impl WithSimd for Pass<'_> {
+impl Lanes for Pass<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         let Self { factors, stride, from, to } = self;
         let quarter = from.re.len() / 4;
         let (to_re, to_im) = (to.re.chunks_exact_mut(4 * stride), to.im.chunks_exact_mut(4 * stride));

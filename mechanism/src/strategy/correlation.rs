@@ -61,7 +61,7 @@
 //! spends most of its time elsewhere.
 
 use super::{
-    Decoder, StepError,
+    COEFFICIENT_BITS, Decoder, StepError,
     step::{check_step, wrong_length},
 };
 
@@ -136,6 +136,14 @@ impl CorrelationUnits {
     /// Smallest deviation of any noise in units of the grid. K ensures it; scaling by powers of two
     /// is exact, and scales are rounded up.
     pub(crate) const LEAST_SCALE: f64 = (1u64 << DEVIATION_BITS) as f64;
+
+    /// Returns units for encoded sums, which have at most 40 bits after those of the sums. Noise of
+    /// this deviation, given in the units of sums, is above 2⁴¹ units unless these are the finest.
+    pub(crate) fn of_rounded_sums(deviation: f64) -> Self {
+        let is_enough = |bits: &u8| deviation * 2f64.powi((*bits).into()) > Self::LEAST_SCALE;
+        let finest = COEFFICIENT_BITS as u8;
+        Self { sum_bits: (0..finest).find(is_enough).unwrap_or(finest), coarse_bits: 0 }
+    }
 
     /// Units for noise of this deviation, given in the units of sums; `None` if no units fit.
     pub(crate) fn for_deviation(deviation: f64) -> Option<Self> {

@@ -116,14 +116,16 @@ fn check_covariance(errors: &DMatrix<f64>, decoder: &DMatrix<f64>, case: &str) {
     }
 }
 
-/// Checks the form with encoded sums, and the one with correlated noise if the strategy has it.
+/// Checks the form with encoded sums, the one that rounds them, and the one with correlated noise if the strategy has it.
 fn check(method: Method, strategies: &Strategies, workload: &str) {
     let workload: Workload = workload.parse().expect("a workload");
     let mechanism = |strategies: Strategies| {
         let participation = "1".parse().expect("a participation");
         MatrixMechanism::with_participation(parameters(method), strategies, participation, STEPS as u64)
     };
-    check_form(&mechanism(strategies.clone()).expect("a mechanism"), strategies, &workload);
+    for encoded in [strategies.clone(), strategies.clone().rounded()] {
+        check_form(&mechanism(encoded).expect("a mechanism"), strategies, &workload);
+    }
     let correlates =
         [strategies.first(), strategies.second()].iter().all(|strategy| strategy.correlates().is_some());
     match mechanism(strategies.clone().correlated()) {

@@ -1,43 +1,74 @@
-//! Quantises eight records at a time, for registers of 256 bits as well (`pulp`).
+//! Quantises records in place, eight at a time in the widest registers.
 //!
 //! Every operation is the one that [`Clipper::quantise`] does, in the same order, so the integers
-//! are the same, bit by bit. The square roots and quotients of eight records are taken together.
+//! are the same, bit by bit. Square roots, quotients and norms of eight records are taken together:
+//! the squares of a record are added column by column.
 //!
-//! Rows are moved by value, and loops are over positions: see [`products`](super::super::products).
+//! Rows are moved by value, and loops are over positions: see [`registers`](crate::registers).
 
 use super::super::rows::round_ties_even;
-use super::{BALL, Clipper, FAITHFUL, UNIT, scaled, shrink_into_ball};
-use crate::moments::products::LANES;
-use pulp::{Arch, Simd, WithSimd};
+use super::{BALL, Clipper, FAITHFUL, UNIT, quantise_in_place, scaled, shrink_into_ball};
+use crate::registers::{Lanes, in_widest};
 
 /// Number of records.
-pub(super) const TOGETHER: usize = 8;
+const TOGETHER: usize = 8;
 
-/// Appends the rows of records to `rows`, [`TOGETHER`] at a time, until one of them needs further
-/// steps: it is all zeros, of extreme size, or not finite. Returns the number of records.
+/// A record whose squared norm is at most this share of ζ² stays in the ball when its entries, nine
+/// at most, are rounded: its norm is at most 2²⁰ − 4, and rounding adds at most √9/2.
+const INNER: f64 = 1.0 - 1.0 / (1u64 << 17) as f64;
+
+/// Quantises the records in `rows` from `start` on, each of which becomes one row. Removes those
+/// with a value that is not finite, unless they count as the centre, and returns their indices.
 ///
-/// For clippers without indicators, squares and histograms. It takes no records of more than nine
-/// columns: there is little to gain.
-pub(super) fn quantise(clipper: &Clipper, records: &[f64], rows: &mut Vec<f64>) -> usize {
-    Arch::new().dispatch(Quantise { clipper, records, rows })
+/// For clippers without indicators, squares and histograms.
+pub(super) fn quantise_rows(clipper: &Clipper, rows: &mut Vec<f64>, start: usize) -> Vec<usize> {
+    let width = clipper.dimension();
+    let records = &mut rows[start..];
+    let (mut left_out, mut position) = (Vec::new(), 0);
+    while position * width < records.len() {
+        position += in_widest(Quantise { clipper, rows: &mut records[position * width..] });
+        for row in records[position * width..].chunks_exact_mut(width).take(TOGETHER) {
+            for (value, (&centre, &scale)) in row.iter_mut().zip(clipper.centres.iter().zip(&clipper.scales)) {
+                *value = scaled(*value, centre, scale, clipper.limit);
+            }
+            match quantise_in_place(row, clipper.clip_norm) {
+                Some(()) => {}
+                None if clipper.counts_unusable => row.fill(0.0),
+                None => left_out.push(position),
+            }
+            position += 1;
+        }
+    }
+    if let Some(&first) = left_out.first() {
+        let (mut kept, mut of_left_out) = (start + first * width, left_out.iter().peekable());
+        for record in (first..position).filter(|record| of_left_out.next_if_eq(&record).is_none()) {
+            let from = start + record * width;
+            rows.copy_within(from..from + width, kept);
+            kept += width;
+        }
+        rows.truncate(kept);
+    }
+    left_out
 }
 
+/// Quantises rows, [`TOGETHER`] at a time, until one of them needs further steps: it is all zeros,
+/// of extreme size, or not finite. Returns the number of rows. Takes none of more than nine
+/// columns: there is little to gain.
 struct Quantise<'a> {
     clipper: &'a Clipper,
-    records: &'a [f64],
-    rows: &'a mut Vec<f64>,
+    rows: &'a mut [f64],
 }
 
-impl WithSimd for Quantise<'_> {
+impl Lanes for Quantise<'_> {
     type Output = usize;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> usize {
+    fn run(self) -> usize {
         // A function for each number of columns, so that rows are arrays.
         macro_rules! fixed {
             ($($columns:literal)*) => {
                 match self.clipper.dimension() {
-                    $($columns => self.run::<$columns>(),)*
+                    $($columns => self.of_columns::<$columns>(),)*
                     _ => 0,
                 }
             };
@@ -48,8 +79,8 @@ impl WithSimd for Quantise<'_> {
 
 impl Quantise<'_> {
     #[inline(always)]
-    fn run<const D: usize>(self) -> usize {
-        let Self { clipper, records, rows } = self;
+    fn of_columns<const D: usize>(self) -> usize {
+        let Self { clipper, rows } = self;
         let ([centres], [scales]) = (clipper.centres.as_chunks::<D>().0, clipper.scales.as_chunks::<D>().0)
         else {
             return 0;
@@ -57,56 +88,55 @@ impl Quantise<'_> {
         // Values of their own, which no write to a row can change.
         let (centres, scales, limit, clip_norm): ([f64; D], [f64; D], f64, f64) =
             (*centres, *scales, clipper.limit, clipper.clip_norm);
+        let inner = INNER * clip_norm * clip_norm;
         let mut number = 0;
-        for group in records.as_chunks::<D>().0.as_chunks::<TOGETHER>().0 {
-            let (mut own, mut factors, mut are_faithful) = ([[0.0; D]; TOGETHER], [0.0; TOGETHER], true);
-            for record in 0..TOGETHER {
-                let (values, mut row): ([f64; D], [f64; D]) = (group[record], [0.0; D]);
+        for group in rows.as_chunks_mut::<D>().0.as_chunks_mut::<TOGETHER>().0 {
+            let mut own: [[f64; D]; TOGETHER] = *group;
+            for row in &mut own {
                 for column in 0..D {
-                    row[column] = scaled(values[column], centres[column], scales[column], limit);
+                    row[column] = scaled(row[column], centres[column], scales[column], limit);
                 }
-                own[record] = row;
-                factors[record] = squared_norm(&row);
-                are_faithful &= FAITHFUL.contains(&factors[record]);
+            }
+            let norms = squared_norms(&own);
+            let (mut are_faithful, mut are_inner, mut factors) = (true, true, [0.0; TOGETHER]);
+            for record in 0..TOGETHER {
+                are_faithful &= FAITHFUL.contains(&norms[record]);
+                are_inner &= norms[record] <= inner;
+                factors[record] = UNIT / clip_norm.max(norms[record].sqrt());
             }
             if !are_faithful {
                 break;
             }
-            for factor in &mut factors {
-                *factor = UNIT / clip_norm.max(factor.sqrt());
-            }
             for record in 0..TOGETHER {
-                let mut row = own[record];
-                for value in &mut row {
-                    *value = round_ties_even(*value * factors[record]);
+                for column in 0..D {
+                    own[record][column] = round_ties_even(own[record][column] * factors[record]);
                 }
-                if squared_norm(&row) > BALL {
-                    shrink_into_ball(&mut row, BALL);
-                }
-                own[record] = row;
             }
-            rows.extend_from_slice(own.as_flattened());
+            if !are_inner {
+                // Sums of these squares are exact.
+                let norms = squared_norms(&own);
+                for record in 0..TOGETHER {
+                    if norms[record] > BALL {
+                        shrink_into_ball(&mut own[record], BALL);
+                    }
+                }
+            }
+            *group = own;
             number += TOGETHER;
         }
         number
     }
 }
 
-/// As [`products::squared_norm`](super::super::products::squared_norm).
+/// Returns the squared norm of every row. The squares of up to nine columns are added in order, as
+/// by [`products::squared_norm`](super::super::products::squared_norm).
 #[inline(always)]
-fn squared_norm(row: &[f64]) -> f64 {
-    let (blocks, rest) = row.as_chunks::<LANES>();
-    let (mut lanes, mut sum, mut of_rest) = ([0.0; LANES], 0.0, 0.0);
-    for block in blocks {
-        for lane in 0..LANES {
-            lanes[lane] += block[lane] * block[lane];
+fn squared_norms<const D: usize>(rows: &[[f64; D]; TOGETHER]) -> [f64; TOGETHER] {
+    let mut norms = [0.0; TOGETHER];
+    for column in 0..D {
+        for record in 0..TOGETHER {
+            norms[record] += rows[record][column] * rows[record][column];
         }
     }
-    for lane in &lanes {
-        sum += lane;
-    }
-    for value in rest {
-        of_rest += value * value;
-    }
-    sum + of_rest
+    norms
 }

@@ -26,10 +26,10 @@
 
 use super::{Buffered, steps::RealStep};
 use crate::moments::rows::{as_integer, as_number};
+use crate::registers::{self, in_widest};
 use crate::strategy::step::{Identification, refused};
 use crate::strategy::{Correlation, Correlator, Factorization, StepError};
 use crate::workload::Workload;
-use pulp::{Arch, Simd, WithSimd};
 use std::num::NonZeroU64;
 use zeroize::Zeroizing;
 
@@ -88,7 +88,7 @@ impl Correlator for BufferedCorrelator {
         self.steps += 1;
         let step = self.strategy.coefficients.step(self.steps).real();
         let (count, coarse_bits) = (self.count(), self.coarse_bits);
-        Arch::new().dispatch(Correlate { step, count, coarse_bits, noise, buffers: &mut self.buffers });
+        in_widest(Correlate { step, count, coarse_bits, noise, buffers: &mut self.buffers });
         Ok(())
     }
 
@@ -129,22 +129,22 @@ struct Correlate<'a> {
     buffers: &'a mut [Lanes],
 }
 
-impl WithSimd for Correlate<'_> {
+impl registers::Lanes for Correlate<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn run(self) {
         // The grid's own units are the common case and need no shifts.
         match self.coarse_bits {
-            0 => self.run(0),
-            coarse_bits => self.run(coarse_bits),
+            0 => self.in_units(0),
+            coarse_bits => self.in_units(coarse_bits),
         }
     }
 }
 
 impl Correlate<'_> {
     #[inline(always)]
-    fn run(self, coarse_bits: u32) {
+    fn in_units(self, coarse_bits: u32) {
         let (whole, rest) = self.noise.as_chunks_mut();
         let mut blocks = self.buffers.chunks_exact_mut(self.count);
         for (noise, buffers) in whole.iter_mut().zip(&mut blocks) {
