@@ -20,7 +20,7 @@ use hushflow::web::{HttpEndpoint, Page, PageContents, WindowPageContents};
 
 use super::http::HttpArguments;
 use super::signals::set_by_signals;
-use super::{CliError, ledger, output};
+use super::{CliError, ledger, output, run};
 
 /// Default address of the page.
 const PAGE: &str = "127.0.0.1:8080";

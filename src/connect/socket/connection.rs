@@ -138,7 +138,7 @@ impl PeerConnections {
                 }
                 Ok(None) => self.control.sleep(POLL_INTERVAL),
                 Err(error) => {
-                    let error = self.passing(error)?;
+                    let error = self.transient(error)?;
                     if is_first {
                         self.control.note_attempt(&name, Some(&format!("can't be reached: {error}")));
                     }
@@ -160,7 +160,7 @@ impl PeerConnections {
         if self.door.is_some() {
             return Ok(());
         }
-        let error = error.map(|error| self.passing(error)).transpose()?;
+        let error = error.map(|error| self.transient(error)).transpose()?;
         match has_sent {
             true => self.backoff.reset(),
             false => self.pause(error.as_ref()),
@@ -169,9 +169,9 @@ impl PeerConnections {
     }
 
     /// Returns an error that another attempt may not meet.
-    fn passing(&self, error: io::Error) -> io::Result<io::Error> {
+    fn transient(&self, error: io::Error) -> io::Result<io::Error> {
         match RequestError::from(error) {
-            RequestError::Passing(error) => Ok(error),
+            RequestError::Transient(error) => Ok(error),
             RequestError::Insecure(error) => {
                 let (path, problem) = (self.name().into(), error.to_string());
                 Err(io::Error::other(SourceError::Server { path, problem }))
