@@ -82,7 +82,7 @@ function drawCrumbs(state) {
   const all = address({ ...ELSEWHERE, key: null, of: shownSeries(state) });
   const links = about.keys.length < 2 ? [] : [element("a", "All keys", { href: all })];
   if (at > 0) links.push(link(about.keys[at - 1], `← ${about.keys[at - 1]}`, { rel: "prev" }));
-  if (at >= 0 && at + 1 < about.keys.length) links.push(link(about.keys[at + 1], `${about.keys[at + 1]} →`, { rel: "next" }));
+  if (at >= 0 && at + 1 < about.keys.length) links.push(link(about.keys[at + 1], `→ ${about.keys[at + 1]}`, { rel: "next" }));
   replace($("crumbs"), links);
 }
 

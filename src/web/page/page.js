@@ -64,6 +64,8 @@ async function show(isStep = false) {
     $("detail").hidden = true;
     status("lost", "no numbers");
     complain(error instanceof TypeError && !navigator.onLine ? "the server can't be reached" : error.message);
+    // A way back, in the order that is the usual one.
+    if (about?.keys.length > 1) $("message").append(" ", element("a", "Show all keys", { href: "#order=down" }));
   }
 }
 
