@@ -25,11 +25,6 @@ impl KeyBounds {
         Self { by_key: bounds_by_key(columns, key).into_iter().map(pairs).collect() }
     }
 
-    /// Whether no key has bounds of its own.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.by_key.is_empty()
-    }
-
     /// Returns the bounds of a key's values in a column, if keys have bounds of their own.
     pub(crate) fn of(&self, key: u32, column: usize) -> Option<(f64, f64)> {
         self.by_key.get(key as usize).map(|bounds| bounds[column][0])

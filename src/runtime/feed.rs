@@ -146,8 +146,8 @@ pub(super) struct ReadOutcome {
 }
 
 impl WorkerFeed {
-    /// Returns the messages for a worker of this process, whose source operator `activator` wakes. Called once for
-    /// each worker.
+    /// Returns the messages for a worker of this process, whose source operator `activator` wakes.
+    /// Called once for each worker.
     pub(super) fn messages(&self, worker: usize, activator: SyncActivator) -> Receiver<FeedMessage> {
         let inbox = &self.0[worker % self.0.len()];
         let _ = inbox.activator.set(activator);

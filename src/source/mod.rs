@@ -61,7 +61,7 @@ pub(crate) use ranges::{
     AssignedRows, FileStretch, HeldRange, ParsedRange, RangeParser, RangePlan, RangeSupply,
 };
 pub use reader::SourceReader;
-pub(crate) use reader::{range_parser, shape};
+pub(crate) use reader::{is_ranged, range_parsers, shape};
 pub use roles::entity;
 pub use stretch::{Stretch, Stretches};
 pub use survey::{BinSurvey, ClockStep, ColumnSurvey, RowSurvey, TimeSurvey};

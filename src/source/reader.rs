@@ -9,7 +9,7 @@ use super::roles::FieldRoles;
 use super::rows::RowReader;
 use super::survey::SEARCHED_ROWS;
 use super::{BATCH_RECORDS, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent};
-use crate::connect::{FileLists, Origin, OriginRequest, SourceError};
+use crate::connect::{FileLists, Origin, OriginRequest, RangedFiles, SourceError};
 use crate::control::Control;
 use crate::format::form::RowLayout;
 use crate::pipeline::{Pipeline, Source};
@@ -367,23 +367,36 @@ impl SourceReader {
     }
 }
 
-/// Returns a parser of ranges of a source's files, and how these are cut; `None` if its rows must
-/// be read in their turn.
-pub(crate) fn range_parser(
-    pipeline: &Pipeline,
-    source: &Source,
+/// Whether a source is read in ranges. All processes of a run decide alike.
+pub(crate) fn is_ranged(pipeline: &Pipeline, source: &Source, control: &Control) -> bool {
+    let shape = FieldRoles::new(pipeline, source).1;
+    // Discovered keys are numbered in the order of their first rows.
+    pipeline.discovery().is_none()
+        && !source.journal
+        && source.input.source().ranges(&shape, control).is_some()
+}
+
+/// Returns this number of parsers of ranges of a source's files, and how these are cut; `None` if
+/// its rows must be read in their turn.
+pub(crate) fn range_parsers(
+    (pipeline, source): (&Pipeline, &Source),
     control: &Control,
-) -> Option<(RangeParser, RangePlan)> {
-    let (roles, shape) = FieldRoles::new(pipeline, source);
-    let files = source.input.source().ranges(&shape, control)?;
-    if pipeline.discovery().is_some() {
-        // Keys are numbered in the order of their first rows.
+    number: usize,
+) -> Option<(Vec<RangeParser>, RangePlan)> {
+    if !is_ranged(pipeline, source, control) {
         return None;
     }
-    let (columns, expects_header) = (shape.wanted.clone(), source.header.is_none());
-    let rows = RowReader::parked(files.origin, shape, expects_header, control, Position::START);
-    let plan = RangePlan::new(files.lengths, RangePlan::STRETCH);
-    Some((RangeParser::new(Arc::new(RowRules::new(pipeline, roles)), columns, rows), plan))
+    let (roles, shape) = FieldRoles::new(pipeline, source);
+    let lengths = source.input.source().ranges(&shape, control)?.lengths;
+    let rules = Arc::new(RowRules::new(pipeline, roles));
+    let parser = || {
+        let RangedFiles { origin, .. } = source.input.source().ranges(&shape, control)?;
+        let (columns, expects_header) = (shape.wanted.clone(), source.header.is_none());
+        let rows = RowReader::parked(origin, shape.clone(), expects_header, control, Position::START);
+        Some(RangeParser::new(Arc::clone(&rules), columns, rows))
+    };
+    let parsers = (0..number).map(|_| parser()).collect::<Option<_>>()?;
+    Some((parsers, RangePlan::new(lengths, RangePlan::STRETCH)))
 }
 
 /// Returns the layout of a source's rows, with the columns that the pipeline reads.

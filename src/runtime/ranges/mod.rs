@@ -6,9 +6,10 @@
 //! process has sent the epochs of their rows.
 //!
 //! ```text
-//! first process     board ─ ranges ─→ parsers ─→ board ─→ rows in order ─→ epochs ─→ its workers
-//!                     │                            ↑                         │
-//! other processes     └─ ranges ─→ parsers ─ rows without values             └─ epochs ─→ values ─→ workers
+//! first process    board ─ ranges ─→ parsers ─→ board ─→ rows in order ─→ epochs ─→ its workers
+//!                    │                            ↑                          │
+//! other processes    └─ ranges ─→ parsers ─ rows without values              ├─ epochs
+//!                                    └─ values ──────────────────────────────┴─→ its workers
 //! ```
 //!
 //! Messages to a process arrive in the order in which they are sent. So its workers have the
@@ -32,9 +33,9 @@ use hushflow_operators::Fault;
 
 use super::RunOptions;
 use super::feed::RecordDistributor;
-use crate::format::Format;
+use crate::control::Control;
 use crate::pipeline::{Pipeline, Preflight};
-use crate::source::{BATCH_RECORDS, RangeParser, RangePlan, SourceReader, range_parser};
+use crate::source::{BATCH_RECORDS, RangeParser, RangePlan, SourceReader, is_ranged, range_parsers};
 use board::RangeBoard;
 use others::Helpers;
 use post::PostBox;
@@ -62,7 +63,8 @@ impl RangeReading {
     pub(super) fn new(pipeline: &Pipeline, options: &RunOptions) -> (Self, Option<PostRoute>) {
         let cluster = options.cluster.as_ref();
         let processes = cluster.map_or(1, |cluster| cluster.hosts.len());
-        let channels = (processes > 1 && may_share(pipeline)).then(|| post::channels(options.workers));
+        let channels =
+            (processes > 1 && may_share(pipeline, &options.control)).then(|| post::channels(options.workers));
         let (post, route) = channels.unzip();
         let process = cluster.map_or(0, |cluster| cluster.process);
         (RangeReading { threads: options.workers, process, processes, post }, route)
@@ -87,15 +89,9 @@ impl RangeReading {
         fault: &Fault,
     ) -> SourceReader {
         let [source] = &pipeline.sources[..] else { return reader };
-        let parses = |source| range_parser(pipeline, source, &options.control);
-        let Some((parser, plan)) = parses(source).filter(|_| !source.journal) else { return reader };
-        let shows = options.control.shows_private();
-        let compares_all = shows || pipeline.preflight == Preflight::Stop;
-        if compares_all && parser.scales() {
-            // The values are compared with the bounds of their keys before they are scaled.
-            return reader;
-        }
-        let others = self.post.filter(|_| !shows);
+        let parsers = range_parsers((pipeline, source), &options.control, self.threads);
+        let Some((parsers, plan)) = parsers else { return reader };
+        let others = self.post.filter(|_| !options.control.shows_private());
         let processes = if others.is_some() { self.processes } else { 1 };
         let threads = self.threads * processes;
         if threads < 2 || plan.stretches.len() < 2 {
@@ -106,8 +102,7 @@ impl RangeReading {
         if let Some(post) = others {
             Helpers { post, processes, threads: self.threads }.start(&board, &plan, fault);
         }
-        let parsers = std::iter::repeat_with(|| parses(source).map(|(parser, _)| parser));
-        for parser in std::iter::once(Some(parser)).chain(parsers).take(self.threads).flatten() {
+        for parser in parsers {
             let (board, plan) = (board.clone(), Arc::clone(&plan));
             spawn("parser", fault, move || parse_all(parser, &board, &plan));
         }
@@ -124,20 +119,16 @@ impl RangeReading {
     ) {
         let Some(PostBox { post, received }) = self.post else { return };
         let [source] = &pipeline.sources[..] else { return };
-        let parsers = || range_parser(pipeline, source, &options.control).map(|(parser, _)| parser);
-        let parsers = std::iter::repeat_with(parsers).take(self.threads).flatten().collect();
+        let parsers = range_parsers((pipeline, source), &options.control, self.threads);
+        let parsers = parsers.map_or_else(Vec::new, |(parsers, _)| parsers);
         others::follow((self.process, post, received), parsers, dealer, fault);
     }
 }
 
 /// Whether values may stay in the process that reads them.
-fn may_share(pipeline: &Pipeline) -> bool {
+fn may_share(pipeline: &Pipeline, control: &Control) -> bool {
     let [source] = &pipeline.sources[..] else { return false };
-    let is_plain = pipeline.discovery().is_none() && pipeline.id.is_none() && !source.journal;
-    is_plain
-        && pipeline.preflight != Preflight::Stop
-        && source.input.source().files().is_some()
-        && source.format != Format::Parquet
+    pipeline.id.is_none() && pipeline.preflight != Preflight::Stop && is_ranged(pipeline, source, control)
 }
 
 fn parse_all(mut parser: RangeParser, board: &RangeBoard, plan: &RangePlan) {

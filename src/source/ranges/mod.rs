@@ -11,13 +11,12 @@
 //! **Where a range begins.** A range is the rows whose first byte lies in a stretch of
 //! [`RangePlan::STRETCH`] bytes. Whether a line end in a CSV file ends a row or lies within quotes
 //! depends on all bytes before it. So the parser of a range guesses its first row: the one after
-//! the first line end of the stretch. If that row does not have the fields of the header, it is one of
-//! the next rows, or of those after the next closing quote. The guess is never trusted: the rows of a
-//! range are used only if the row before them ended exactly where they begin, which one reader
-//! would then have parsed alike. Otherwise the rows of that range are read as by one reader, from
-//! the position where the ones before ended. The same happens for a range that could not be parsed,
-//! so errors come from the same row and have the same text. A wrong guess costs time and changes
-//! nothing.
+//! the first line end of the stretch. If that row does not have the fields of the header, it is one
+//! of the next rows, or of those after the next closing quote. The guess is never trusted: the rows
+//! of a range are used only if the row before them ended exactly where they begin. One reader would
+//! then have parsed them alike. Otherwise they are read as by one reader, from the position where
+//! the rows before ended. The same happens for a range that could not be parsed, so errors come from
+//! the same row and have the same text. A wrong guess costs time and changes nothing.
 //!
 //! **Rows that others hold.** For a range parsed by another process, only [`ParsedRow`]s arrive:
 //! times, key, and where the row begins. Their values stay there, and their epochs are sent back

@@ -28,11 +28,6 @@ impl RangeParser {
         RangeParser { rules, columns, rows }
     }
 
-    /// Whether keys have bounds of their own, to which values are scaled.
-    pub(crate) fn scales(&self) -> bool {
-        !self.rules.key_bounds.is_empty()
-    }
-
     /// Parses a range whose rows another process takes, from a file that has at least this length
     /// there. Returns what stays here and what is sent.
     pub(crate) fn parse_to_hold(
