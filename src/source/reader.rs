@@ -151,10 +151,11 @@ impl SourceReader {
         SourceReader { surveyed_rows: u64::MAX, ..self }
     }
 
-    /// Makes this reader read up to `rows` rows of an input with an end, even if the last epoch has
-    /// closed, and count those after it.
+    /// Makes this reader read up to `rows` rows of an input with an end, even if a clock has closed
+    /// the last epoch, and count those after it.
     pub(crate) fn reading_on(self, rows: u64) -> Self {
-        SourceReader { reads_on: rows, ..self }
+        let reads_on = if self.epochs.is_timed() { rows } else { 0 };
+        SourceReader { reads_on, ..self }
     }
 
     /// Makes this reader stop after `rows` rows.
