@@ -246,7 +246,7 @@ impl SourceReader {
             }
             let pending = self.epochs.is_due();
             let over = self.ended || self.is_over() || self.counters.rows >= self.row_limit;
-            // After the last epoch no mark ends a batch, but a look at the first rows ends at this one.
+            // After the last epoch no mark ends a batch, but the look at the first rows ends here.
             let ends_look = self.epochs.is_over() && self.counters.rows == SEARCHED_ROWS;
             let due = self.pending_rows >= BATCH_RECORDS || self.is_due();
             let due = due || (ends_look && self.pending_rows > 0);
