@@ -12,7 +12,6 @@
 //! [dependencies]
 //! hushflow = { git = "https://github.com/hushflow/hushflow", default-features = false }
 //! ```
-//!
 //! or `path = "…"` in place of `git`. This is a whole program, and a second start resumes it:
 //!
 //! ```
@@ -36,7 +35,8 @@
 //!         let mut flights = worker.dataflow(|scope| {
 //!             let (input, EpochStream { items, ends }) = publisher.input::<Flight>(scope);
 //!             let view = publisher.view(&Workload::Prefix);
-//!             let records = items.map(|(epoch, flight)| Record::new(epoch, flight.airport, [flight.delay]));
+//!             let records = items
+//!                 .map(|(epoch, flight)| Record::new(epoch, flight.airport, [flight.delay]));
 //!             let moments = records.publish(publisher, ends).view(view, publisher.fault());
 //!             moments.inspect(|moments| println!("day {}: {} flights", moments.epoch, moments.count()));
 //!             input
