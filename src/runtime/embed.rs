@@ -43,8 +43,8 @@
 //!         });
 //!         let start = 1_357_016_400_000_000; // microseconds since 1970
 //!         for minute in (0..4 * 1440).skip(worker.index()).step_by(worker.peers()) {
-//!             let departure = start + minute * 60_000_000;
-//!             let flight = Flight { airport: (minute % 3) as u32, departure, recorded: departure, delay: 5.0 };
+//!             let (departure, delay) = (start + minute * 60_000_000, 5.0);
+//!             let flight = Flight { airport: (minute % 3) as u32, departure, recorded: departure, delay };
 //!             flights.advance(flight.recorded);
 //!             flights.send(flight.departure, flight);
 //!             worker.step();
