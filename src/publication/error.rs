@@ -6,7 +6,8 @@ use hushflow_mechanism::accounting::AccountingError;
 use hushflow_mechanism::discovery::DiscoveryParameterError;
 use hushflow_mechanism::mechanism::{MechanismError, Method};
 use hushflow_mechanism::moments::{ClipError, HistogramError};
-use hushflow_mechanism::strategy::{MatrixError, StrategyError};
+use hushflow_mechanism::strategy::buffered::FitError;
+use hushflow_mechanism::strategy::{MatrixError, SearchError, StrategyError};
 use hushflow_mechanism::windows::WindowSpan;
 use hushflow_operators::MeasurementError;
 use thiserror::Error;
@@ -149,6 +150,14 @@ impl PublicationError {
                 Some("privacy.epsilon")
             }
             PublicationError::Mechanism(_) => Some("privacy"),
+            PublicationError::Strategy(StrategyError::Horizon { .. })
+            | PublicationError::Search(
+                StrategiesError::Strategy(StrategyError::Horizon { .. })
+                | StrategiesError::Search(
+                    SearchError::Strategy(StrategyError::Horizon { .. })
+                    | SearchError::Fit { source: FitError::Horizon { .. }, .. },
+                ),
+            ) => Some("epochs.horizon"),
             PublicationError::Strategy(_) | PublicationError::Search(_) | PublicationError::Matrix(_) => {
                 Some("release.strategy")
             }

@@ -12,7 +12,6 @@
 //! [dependencies]
 //! hushflow = { git = "https://github.com/hushflow/hushflow", default-features = false }
 //! ```
-//!
 //! or `path = "…"` in place of `git`. This is a whole program, and a second start resumes it:
 //!
 //! ```
@@ -36,15 +35,16 @@
 //!         let mut flights = worker.dataflow(|scope| {
 //!             let (input, EpochStream { items, ends }) = publisher.input::<Flight>(scope);
 //!             let view = publisher.view(&Workload::Prefix);
-//!             let records = items.map(|(epoch, flight)| Record::new(epoch, flight.airport, [flight.delay]));
+//!             let records = items
+//!                 .map(|(epoch, flight)| Record::new(epoch, flight.airport, [flight.delay]));
 //!             let moments = records.publish(publisher, ends).view(view, publisher.fault());
 //!             moments.inspect(|moments| println!("day {}: {} flights", moments.epoch, moments.count()));
 //!             input
 //!         });
 //!         let start = 1_357_016_400_000_000; // microseconds since 1970
 //!         for minute in (0..4 * 1440).skip(worker.index()).step_by(worker.peers()) {
-//!             let departure = start + minute * 60_000_000;
-//!             let flight = Flight { airport: (minute % 3) as u32, departure, recorded: departure, delay: 5.0 };
+//!             let (departure, delay) = (start + minute * 60_000_000, 5.0);
+//!             let flight = Flight { airport: (minute % 3) as u32, departure, recorded: departure, delay };
 //!             flights.advance(flight.recorded);
 //!             flights.send(flight.departure, flight);
 //!             worker.step();

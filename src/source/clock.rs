@@ -119,6 +119,11 @@ impl EpochClock {
         self.due > self.closed
     }
 
+    /// Whether times and not numbers of rows close epochs.
+    pub(super) fn is_timed(&self) -> bool {
+        matches!(self.schedule, Schedule::ByTime(_))
+    }
+
     /// Whether the last epoch is closed.
     pub(super) fn is_over(&self) -> bool {
         self.closed >= self.schedule.horizon()

@@ -170,10 +170,11 @@ impl SourceReader {
         SourceReader { surveyed_rows: u64::MAX, ..self }
     }
 
-    /// Makes this reader read up to `rows` rows of an input with an end, even if the last epoch has
-    /// closed, and count those after it.
+    /// Makes this reader read up to `rows` rows of an input with an end, even if a clock has closed
+    /// the last epoch, and count those after it.
     pub(crate) fn reading_on(self, rows: u64) -> Self {
-        SourceReader { reads_on: rows, ..self }
+        let reads_on = if self.epochs.is_timed() { rows } else { 0 };
+        SourceReader { reads_on, ..self }
     }
 
     /// Makes this reader stop after `rows` rows.
@@ -268,7 +269,7 @@ impl SourceReader {
             }
             let pending = self.epochs.is_due();
             let over = self.ended || self.is_over() || self.counters.rows >= self.row_limit;
-            // After the last epoch no mark ends a batch, but a look at the first rows ends at this one.
+            // After the last epoch no mark ends a batch, but the look at the first rows ends here.
             let ends_look = self.epochs.is_over() && self.counters.rows == SEARCHED_ROWS;
             let due = self.pending_rows >= BATCH_RECORDS || self.is_due();
             let due = due || (ends_look && self.pending_rows > 0);

@@ -82,7 +82,8 @@ fn nested_objects_are_described_and_counted() {
     let row = |row: u32| {
         let minute = format!("2024-01-01T{:02}:{:02}", row / 60, row % 60);
         format!(
-            "{{\"record\": {{\"at\": \"{minute}:00Z\", \"received\": \"{minute}:30Z\"}}, \"ms\": {row}}}\n"
+            "{{\"record\": {{\"at\": \"{minute}:00Z\", \"received\": \"{minute}:30Z\"}}, \"ms\": {}}}\n",
+            row * 7 % 90
         )
     };
     lab.write("records.ndjson", (0..300).map(row).collect::<String>());
@@ -402,8 +403,8 @@ fn keys_have_their_own_bounds_and_missing_values_are_detected() {
     let made = init(&[&["survey.csv"], &columns[..], &budget].concat()).succeeded();
     assert!(made.err.contains("--missing-share income=0.33"), "{}", made.err);
     assert!(made.err.contains("income, 33 % missing"), "{}", made.err);
-    // Rows that lack every value don't count, nor do those of other keys, and a mean of two rows has
-    // what either of them has: a third, and of the means of people with two rows a tenth, lack it.
+    // Rows that lack every value don't count, nor do those of other keys. A mean of two rows has
+    // what either of them has: 9/16 of the rows lack b, and an eighth of the means.
     let row = |row: u32| match row % 10 {
         8 => "P0,other,5,5\n".into(),
         9 => "P1,A,,\n".into(),

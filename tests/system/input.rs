@@ -210,12 +210,12 @@ fn errors_of_the_mechanism_name_the_file_and_the_section() {
     check(
         "horizon = 10",
         "horizon = 9223372036854775807",
-        &["p.toml:35:12: release: the horizon is 9223372036854775807"],
+        &["p.toml:25:11: release: the horizon is 9223372036854775807"],
     );
     check(
         "horizon = 10",
         "horizon = 1000000000000",
-        &["p.toml:35:12: release: the horizon is 1000000000000 steps"],
+        &["p.toml:25:11: release: the horizon is 1000000000000 steps"],
     );
     check("upper = 1\n", "upper = 5e-324\n", &["p.toml:7:", "columns: column 0 is bounded by 0"]);
 }

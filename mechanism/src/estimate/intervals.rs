@@ -11,7 +11,7 @@
 //!
 //! Given the quality of the line ([`quality`](super::quality)), z differs by side and entry, if the
 //! count is noisy: see [`selection`](super::selection). An error of the count moves a mean m by −m,
-//! and a covariance by mᵢmⱼ − σᵢⱼ, with the m and σᵢⱼ of the end in question, not with the estimate.
+//! and a covariance by mᵢmⱼ − σᵢⱼ, with the m or the σᵢⱼ of the end in question.
 //!
 //! [`MomentIntervals::within_bounds`] cuts intervals to what records in [−1, 1] allow
 //! ([`Interval::within`], with a reach of z deviations). No truth is lost, except that the largest
@@ -186,10 +186,10 @@ impl MomentIntervals<'_> {
         Some((interval, Interval { lower: if i == j { 0.0 } else { -largest }, upper: largest }))
     }
 
-    /// The covariances whose distance from the estimate is within the quantile of its side given the
-    /// quality, at that covariance. At the estimate the effect of the count would be that of the
-    /// noise: an estimate that is too high by noise seems to fall with the count, which shortens the
-    /// interval below it.
+    /// The covariances that are no further from the estimate than the quantile of their side given
+    /// the quality, at that covariance. At the estimate the effect of the count would be that of
+    /// the noise: an estimate that noise has raised seems to fall as the count rises, which
+    /// shortens the interval below it.
     fn covariance_of_records(&self, entry: &EntryMoments, (i, j): (usize, usize)) -> Interval {
         let means = (self.mean[i], self.mean[j]);
         let quantiles = |covariance: f64| {

@@ -178,15 +178,3 @@ fn a_partition_has_one_input_and_positions() {
         assert!(matches!(&ended, Err(RunError::Fault(reason)) if reason.contains(found)), "{ended:?}");
     }
 }
-
-/// The README shows the program of the module, which is tested, without its hidden lines.
-#[test]
-fn the_readme_has_the_tested_program() {
-    let text = include_str!("../embed.rs");
-    let program = text.split("//! ```\n").nth(2).expect("the first program");
-    let shown = program.lines().map(|line| line.trim_start_matches("//!"));
-    let shown: Vec<&str> = shown.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
-    let shown: Vec<&str> = shown.into_iter().filter(|line| !line.starts_with("# ")).collect();
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    assert!(readme.contains(&shown.join("\n")), "{}", shown.join("\n"));
-}

@@ -308,8 +308,7 @@ fn row_norms_keep_their_digits_over_a_million_steps() {
     }
 }
 
-/// The noise of a window that has slid far is that of the entries of its row, computed from the last
-/// back.
+/// The norms of rows of windows that have slid far are those of their entries, computed one by one.
 #[test]
 fn row_norms_of_windows_are_those_of_their_entries() {
     let law = power_law(None, &TWO_POWERS);
