@@ -262,6 +262,19 @@ fn requests_for_other_paths_and_hosts_are_refused() {
         let line = ask(request);
         assert!(line.contains(status), "{line}, not {status}");
     }
+    // A proxy passes on the name that its operator has listed, and no other.
+    let named = Site::of(&state, &["--served-as", "Stats.example.org"]);
+    for (host, status) in [("stats.example.org:443", "200"), ("example.org", "421")] {
+        let request = format!("GET /newest HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let line = answer(send(&named.address, &request)).0;
+        assert!(line.contains(status), "{host}: {line}");
+    }
+    for name in ["https://stats.example.org", "stats.example.org:443", "*.example.org", ""] {
+        let mut wrong = hushflow(["tail", "--web", "127.0.0.1:0", "--served-as", name]);
+        finish(wrong.arg(&state)).failed(2, &["expected the name of a host"]);
+    }
+    let mut unserved = hushflow(["tail", "--served-as", "stats.example.org"]);
+    finish(unserved.arg(&state)).failed(2, &["--served-as is for what --web serves"]);
     let mut second_server = hushflow(["tail", "--web", &site.address]);
     finish(second_server.arg(&state)).failed(1, &["can't listen at", &site.address, "name a free HOST:PORT"]);
     let mut both = hushflow(["tail", "--follow", "--web", "127.0.0.1:0"]);
