@@ -29,7 +29,7 @@ proptest! {
     ) {
         let counted = Counted::Entities { records: 9 };
         let parameters = DiscoveryParameters { delta: 0.1, at_least: 2, counted, ..PARAMETERS };
-        let discovery = discovery(parameters, 1e-6, stream.len() as u64);
+        let discovery = discovery(parameters, 1e-4, stream.len() as u64);
         let new = || Candidates::new(Arc::clone(&discovery), LAYOUT, NoiseSource::Seeded(1));
         let mut candidates = new();
         let mut seen: [BTreeSet<u128>; 4] = Default::default();

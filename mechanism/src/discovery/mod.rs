@@ -199,7 +199,7 @@ pub enum DiscoveryParameterError {
     Accounting(#[from] AccountingError),
     /// A threshold that shows keys of one unit too often.
     #[error(
-        "threshold: with {found} a key of one neighbour alone is shown with a probability of up to {delta:e}, and `delta` \
+        "threshold: with {found} a key of one neighbour alone is shown with a probability of up to {delta:.3e}, and `delta` \
          states {stated:e}: state a threshold of at least {least}, or a larger `delta`"
     )]
     Threshold {
@@ -285,7 +285,7 @@ impl Discovery {
         }
         let least = (1..=horizon).map(|epoch| discovery.least_in_grid(epoch)).max().unwrap_or_default();
         let least = u64::try_from(least >> GRID_BITS).unwrap_or(u64::MAX).saturating_add(1);
-        Err(DiscoveryParameterError::Threshold { found, delta: cost, stated: delta, least })
+        Err(DiscoveryParameterError::Threshold { found, delta: cost.min(1.0), stated: delta, least })
     }
 
     /// Returns Σ_t Q((τ − `at_least`)/s(t)) of a threshold τ: the probability that the noise of a
