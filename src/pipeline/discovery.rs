@@ -49,8 +49,8 @@ impl PublicParameters {
         self.key.as_ref()?.discover.as_ref()
     }
 
-    /// Returns the parameters for [`Discovery`](hushflow_mechanism::discovery::Discovery); `None` if
-    /// keys are listed.
+    /// Returns the parameters for [`Discovery`](hushflow_mechanism::discovery::Discovery); `None`
+    /// if keys are listed.
     pub fn discovery_parameters(&self) -> Option<DiscoveryParameters> {
         let &KeyDiscovery { delta, share, most, at_least, threshold, .. } = self.discovery()?;
         let counted = match self.entity {

@@ -38,8 +38,8 @@
 //!
 //! *Nodes.* A unit adds 1 to at most K keys, each in one epoch: a record to its key, an entity to
 //! each of its keys in the epoch of its first record of that key. Each addition is under at most h
-//! nodes of one tree, and those of different keys are in different trees. Zero-out moves at most K·h
-//! nodes by 1. Replace-one moves nodes of 2K trees, or of one tree in which the differences of +1
+//! nodes of one tree, and those of different keys are in different trees. Zero-out moves at most
+//! K·h nodes by 1. Replace-one moves nodes of 2K trees, or of one tree in which the differences of +1
 //! and −1 may cancel: by at most 2K·h in squares. In units of the deviation that is f/σ². The nodes
 //! of other keys do not differ, and the noise of all nodes is independent.
 //!
@@ -65,8 +65,8 @@
 //! probability of at most Σ_t Q((τ(t) − `at_least`)/s(t)) + v for all t together, whatever is
 //! adapted to the past, because N does not depend on it. The union over K keys gives δ_d. ∎
 //!
-//! *Why u = 2.* A guarantee about entities converts to one about records, and a record may move from
-//! one entity to another (`accounting/adjacency.rs`). Then the records of two entities differ, and
+//! *Why u = 2.* A guarantee about entities converts to one about records, and a record may move
+//! from one entity to another (`accounting/adjacency.rs`). Then the records of two entities differ, and
 //! up to 2K keys have more of them in D′. The squared distances are those of the steps; the total
 //! variation, which the ledger does not multiply by steps, covers both entities from the start.
 //!
