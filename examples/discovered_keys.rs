@@ -1,19 +1,19 @@
-//! Counts the keys that discovery finds in a stream of people with heavy tails, and those that batch
-//! methods find at its end with the same budget.
+//! Counts the keys that discovery finds in a stream of people with heavy tails, and those that
+//! batch methods find at its end with the same budget.
 //!
 //! ```sh
 //! cargo run --release --example discovered_keys -- 300000 1.05,1.3,2
 //! ```
 //!
 //! The arguments are the number of people and the exponents of Zipf's law of the keys. A person has
-//! a number of records of a Pareto tail (exponent 1.5), at most 1000, and a method uses K of them at
-//! most, drawn at random. The stream has each record in an epoch of its own, drawn at random. Noise
+//! a number of records of a Pareto tail (exponent 1.5), at most 1000, and a method uses K of them
+//! at most, drawn at random. The stream has each record in an epoch of its own, drawn at random. Noise
 //! is seeded. Results are in `docs/discovery.md`.
 //!
 //! - *Gaussian*: the number of people of each key at the end of the stream, with noise for K keys
 //!   and a threshold for K keys (Wilson et al. 2020).
-//! - *Weighted*: a person with k keys gives each 1/√k (Gopi et al. 2020, "Differentially Private Set
-//!   Union", weighted Gaussian), so noise is for 1.
+//! - *Weighted*: a person with k keys gives each 1/√k (Gopi et al. 2020, "Differentially Private
+//!   Set Union", weighted Gaussian), so noise is for 1.
 
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
@@ -147,8 +147,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The number that a standard normal variable exceeds with this probability: the threshold of a test
-/// of one record in one epoch.
+/// The number that a standard normal variable exceeds with this probability: the threshold of a
+/// test of one record in one epoch.
 fn normal_quantile(delta: f64) -> Result<f64, Box<dyn Error>> {
     let parameters = DiscoveryParameters {
         delta,

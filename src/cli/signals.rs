@@ -15,8 +15,8 @@ pub(super) fn set_by_signals(stop: &Arc<AtomicBool>) -> Result<(), CliError> {
     install(None, stop)
 }
 
-/// Stops a run at the first signal, after its current step; the second one ends the process. So does
-/// the first one before the run opens a source.
+/// Stops a run at the first signal, after its current step; the second one ends the process. So
+/// does the first one before the run opens a source.
 pub(super) fn stopped_by_signals(control: Control) -> Result<Control, CliError> {
     install(Some(control.preparing_flag()), &control.stop_flag())?;
     Ok(control)

@@ -19,7 +19,7 @@ pub(crate) const MOST_KEYS: usize = 1 << 24;
 /// How keys are discovered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeyDiscovery {
-    /// `delta`: probability that a key of which one unit of the guarantee decides is ever shown.
+    /// `delta`: probability that any key of a single record, or of a single entity, is ever shown.
     pub delta: f64,
     /// `share`: share of the budget that finds keys.
     pub share: f64,
@@ -49,8 +49,8 @@ impl PublicParameters {
         self.key.as_ref()?.discover.as_ref()
     }
 
-    /// Returns the parameters for [`Discovery`](hushflow_mechanism::discovery::Discovery); `None` if
-    /// keys are listed.
+    /// Returns the parameters for [`Discovery`](hushflow_mechanism::discovery::Discovery); `None`
+    /// if keys are listed.
     pub fn discovery_parameters(&self) -> Option<DiscoveryParameters> {
         let &KeyDiscovery { delta, share, most, at_least, threshold, .. } = self.discovery()?;
         let counted = match self.entity {

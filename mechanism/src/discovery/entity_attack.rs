@@ -29,15 +29,16 @@ proptest! {
     ) {
         let counted = Counted::Entities { records: 9 };
         let parameters = DiscoveryParameters { delta: 0.1, at_least: 2, counted, ..PARAMETERS };
-        let discovery = discovery(parameters, 1e-6, stream.len() as u64);
+        let discovery = discovery(parameters, 1e-4, stream.len() as u64);
         let new = || Candidates::new(Arc::clone(&discovery), LAYOUT, NoiseSource::Seeded(1));
         let mut candidates = new();
         let mut seen: [BTreeSet<u128>; 4] = Default::default();
         for epoch in &stream {
             // Some keys come in two parts, as from two workers.
             let parts = |epoch: &[(usize, u128)]| -> Vec<_> {
-                let entities = |key| epoch.iter().filter(|row| row.0 == key).map(|row| row.1).collect::<Vec<_>>();
-                (0..4).map(|key| (KEYS[key], entities(key).len() as i128, entities(key))).collect()
+                let rows = |key| epoch.iter().filter(move |row| row.0 == key);
+                let entities = |key| rows(key).map(|row| row.1).collect();
+                (0..4).map(|key| (KEYS[key], rows(key).count() as i128, entities(key))).collect()
             };
             let (first, second) = epoch.split_at(epoch.len() / 2);
             let keys = [parts(first), parts(second)].concat();

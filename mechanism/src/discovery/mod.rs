@@ -38,8 +38,8 @@
 //!
 //! *Nodes.* A unit adds 1 to at most K keys, each in one epoch: a record to its key, an entity to
 //! each of its keys in the epoch of its first record of that key. Each addition is under at most h
-//! nodes of one tree, and those of different keys are in different trees. Zero-out moves at most K·h
-//! nodes by 1. Replace-one moves nodes of 2K trees, or of one tree in which the differences of +1
+//! nodes of one tree, and those of different keys are in different trees. Zero-out moves at most
+//! K·h nodes by 1. Replace-one moves nodes of 2K trees, or of one tree in which the differences of +1
 //! and −1 may cancel: by at most 2K·h in squares. In units of the deviation that is f/σ². The nodes
 //! of other keys do not differ, and the noise of all nodes is independent.
 //!
@@ -65,8 +65,8 @@
 //! probability of at most Σ_t Q((τ(t) − `at_least`)/s(t)) + v for all t together, whatever is
 //! adapted to the past, because N does not depend on it. The union over K keys gives δ_d. ∎
 //!
-//! *Why u = 2.* A guarantee about entities converts to one about records, and a record may move from
-//! one entity to another (`accounting/adjacency.rs`). Then the records of two entities differ, and
+//! *Why u = 2.* A guarantee about entities converts to one about records, and a record may move
+//! from one entity to another (`accounting/adjacency.rs`). Then the records of two entities differ, and
 //! up to 2K keys have more of them in D′. The squared distances are those of the steps; the total
 //! variation, which the ledger does not multiply by steps, covers both entities from the start.
 //!
@@ -199,7 +199,7 @@ pub enum DiscoveryParameterError {
     Accounting(#[from] AccountingError),
     /// A threshold that shows keys of one unit too often.
     #[error(
-        "threshold: with {found} a key of one neighbour alone is shown with a probability of up to {delta:e}, and `delta` \
+        "threshold: with {found} a key of one neighbour alone is shown with a probability of up to {delta:.3e}, and `delta` \
          states {stated:e}: state a threshold of at least {least}, or a larger `delta`"
     )]
     Threshold {
@@ -285,7 +285,7 @@ impl Discovery {
         }
         let least = (1..=horizon).map(|epoch| discovery.least_in_grid(epoch)).max().unwrap_or_default();
         let least = u64::try_from(least >> GRID_BITS).unwrap_or(u64::MAX).saturating_add(1);
-        Err(DiscoveryParameterError::Threshold { found, delta: cost, stated: delta, least })
+        Err(DiscoveryParameterError::Threshold { found, delta: cost.min(1.0), stated: delta, least })
     }
 
     /// Returns Σ_t Q((τ − `at_least`)/s(t)) of a threshold τ: the probability that the noise of a

@@ -409,8 +409,7 @@ impl<'a> CheckReport<'a> {
     }
 }
 
-/// Formats the most frequent of discovered keys below the name of their column, and how many a run
-/// would show.
+/// Formats the most frequent of discovered keys, and how many a run would show.
 fn discovered_text(discovered: &DiscoveredKeys, column: String, records: u64) -> String {
     let counts_records = discovered.counted == "records";
     let share = |count| if counts_records { percent(count, records) } else { String::new() };

@@ -13,7 +13,7 @@ use super::forecast::{Forecast, StreamPlan};
 /// Noise and thresholds of discovered keys.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct DiscoveryForecast {
-    /// Probability that a key of which one unit of the guarantee decides is ever shown.
+    /// Probability that any key of a single record, or of a single entity, is ever shown.
     delta: f64,
     /// Share of the budget.
     share: f64,

@@ -151,7 +151,7 @@ static DISCOVER: SectionDefinition = SectionDefinition {
             "delta",
             FieldType::Number(Range::SHARE),
             "1e-8",
-            "Probability that a key of which one record, or entity, decides is ever shown.",
+            "Probability that any key of a single record, or of a single entity if they are protected, is ever shown.",
         )
         .costs("(1 + e^ε) times it is part of the `delta` of `[privacy]`."),
         Field::with_default(

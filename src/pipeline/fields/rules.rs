@@ -25,7 +25,6 @@ pub(super) const RULES: &[Rule] = &[
             Lacks("source.preflight"),
             Lacks("release.method"),
             Lacks("privacy.second_moments"),
-            Lacks("simulation.offsets"),
         ],
         message: "a file with [training] trains a model, which does not use this: leave it out",
     },

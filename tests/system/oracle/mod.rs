@@ -346,7 +346,8 @@ fn keys_of_an_entity_of_one_world_alone_are_not_seen() {
                 (Factor::Clock, "arrival"),
                 (Factor::Neighbours, ["replace-one", "zero-out"][usize::from(seed == 3)]),
             ];
-            Case::of(&levels, seed as u64)
+            // Of the pairs with keys that are shown, the second has opposite values in one of them.
+            Case::of(&levels, [0, 9, 2, 3][seed])
         })
     });
     let findings = NEIGHBOURS.tried(&cases.collect::<Vec<_>>());
