@@ -285,6 +285,9 @@ impl SourceReader {
             None => Turn::Read,
             Some(ranges) => ranges.turn(&mut self.rows, self.epochs.clock.row, &mut self.survey)?,
         };
+        if let Some((range, holder)) = self.ranges.as_mut().and_then(RangeCursor::take_unused) {
+            self.batch.elsewhere.push(AssignedRows { range, holder, ..AssignedRows::default() });
+        }
         let read = match (turn, &mut self.ranges) {
             (Turn::Wait, _) => return Ok(()),
             (Turn::Parsed, Some(ranges)) => {

@@ -33,8 +33,6 @@ pub(super) enum RangeMessage {
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct RangeRequest {
     pub(super) range: usize,
-    /// Ranges before this one are not needed any more.
-    pub(super) wanted: usize,
     pub(super) stretch: FileStretch,
     /// Least length of the file.
     pub(super) length: u64,

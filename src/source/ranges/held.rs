@@ -17,7 +17,8 @@ use crate::source::content::{RowFate, RowRules, UnusableRow};
 const HEAD: usize = 4;
 const ROW: usize = 4;
 
-/// Epochs of consecutive rows of a range that another process holds.
+/// Epochs of consecutive rows of a range that another process holds; without rows, a range that is
+/// not used.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub(crate) struct AssignedRows {
     /// Index of the range in the plan.

@@ -89,9 +89,14 @@ impl Outcome {
                     for rows in &batch.elsewhere {
                         assert_eq!(rows.holder, 1);
                         outcome.elsewhere += rows.epochs.len();
-                        let held: &mut HeldRange =
+                        // Rows come in the order of ranges, and the holder forgets earlier ones.
+                        held = held.split_off(&rows.range);
+                        let range: &mut HeldRange =
                             held.get_mut(&rows.range).expect("a range that was parsed");
-                        outcome.add(&held.assign(rows).expect("rows in their order"));
+                        outcome.add(&range.assign(rows).expect("rows in their order"));
+                        if rows.epochs.is_empty() {
+                            held.remove(&rows.range);
+                        }
                     }
                 }
                 Ok(SourceEvent::Mark(mark)) => outcome.marks.push(mark),
