@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::clock::EpochClock;
 use super::content::RowRules;
-use super::ranges::{AssignedRows, RangeCursor, RangeParser, RangePlan, RangeSupply, TakenRow, Turn};
+use super::ranges::{
+    AssignedRows, RangeBuffers, RangeCursor, RangeParser, RangePlan, RangeSupply, TakenRow, Turn,
+};
 use super::roles::FieldRoles;
 use super::rows::RowReader;
 use super::survey::SEARCHED_ROWS;
@@ -371,12 +373,12 @@ pub(crate) fn range_parsers(
     }
     let (roles, shape) = FieldRoles::new(pipeline, source);
     let lengths = source.input.source().ranges(&shape, control)?.lengths;
-    let rules = Arc::new(RowRules::new(pipeline, roles));
+    let (rules, buffers) = (Arc::new(RowRules::new(pipeline, roles)), RangeBuffers::default());
     let parser = || {
         let RangedFiles { origin, .. } = source.input.source().ranges(&shape, control)?;
         let (columns, expects_header) = (shape.wanted.clone(), source.header.is_none());
         let rows = RowReader::parked(origin, shape.clone(), expects_header, control, Position::START);
-        Some(RangeParser::new(Arc::clone(&rules), columns, rows))
+        Some(RangeParser::new(Arc::clone(&rules), columns, rows, buffers.clone()))
     };
     let parsers = (0..number).map(|_| parser()).collect::<Option<_>>()?;
     Some((parsers, RangePlan::new(lengths, RangePlan::STRETCH)))

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hushflow_operators::Records;
 use serde::{Deserialize, Serialize};
 
-use super::{HeldContent, ParsedFate, ParsedRange, ParsedRow};
+use super::{HeldContent, ParsedFate, ParsedRange, ParsedRow, PooledVec};
 use crate::format::Defect;
 use crate::source::content::{RowFate, RowRules, UnusableRow};
 
@@ -39,7 +39,7 @@ pub(crate) struct AssignedRows {
 /// A range that this process has parsed, whose rows another process takes.
 pub(crate) struct HeldRange {
     rules: Arc<RowRules>,
-    rows: Vec<ParsedRow>,
+    rows: PooledVec<ParsedRow>,
     held: HeldContent,
     /// Rows and records that are assigned.
     taken: usize,
@@ -107,9 +107,13 @@ impl ParsedRange {
     pub(crate) fn decode(words: &[u64], holder: usize) -> Option<Self> {
         let (&[flags, start, end, lines], rows) = words.split_first_chunk::<HEAD>()?;
         let (rows, []) = rows.as_chunks::<ROW>() else { return None };
-        let rows = rows.iter().map(decode_row).collect::<Option<Vec<_>>>()?;
+        let mut decoded = PooledVec::default();
+        decoded.reserve(rows.len());
+        for row in rows {
+            decoded.push(decode_row(row)?);
+        }
         let (is_parsed, ends_file) = (flags & 1 == 1, flags & 2 == 2);
-        Some(ParsedRange { is_parsed, start, end, lines, ends_file, rows, held: None, holder })
+        Some(ParsedRange { is_parsed, start, end, lines, ends_file, rows: decoded, held: None, holder })
     }
 }
 

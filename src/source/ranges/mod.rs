@@ -15,8 +15,8 @@
 //! of the next rows, or of those after the next closing quote. The guess is never trusted: the rows
 //! of a range are used only if the row before them ended exactly where they begin. One reader would
 //! then have parsed them alike. Otherwise they are read as by one reader, from the position where
-//! the rows before ended. The same happens for a range that could not be parsed, so errors come from
-//! the same row and have the same text. A wrong guess costs time and changes nothing.
+//! the rows before ended. The same happens for a range that could not be parsed, so errors come
+//! from the same row and have the same text. A wrong guess costs time and changes nothing.
 //!
 //! **Rows that others hold.** For a range parsed by another process, only [`ParsedRow`]s arrive:
 //! times, key, and where the row begins. Their values stay there, and their epochs are sent back
@@ -25,6 +25,7 @@
 mod cursor;
 mod held;
 mod parser;
+mod pool;
 #[cfg(test)]
 mod tests;
 
@@ -39,6 +40,7 @@ use crate::state::Position;
 pub(super) use cursor::{RangeCursor, TakenRow, Turn};
 pub(crate) use held::{AssignedRows, HeldRange};
 pub(crate) use parser::RangeParser;
+use pool::{Pool, PooledVec};
 
 /// The stretches of all files, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,7 +112,7 @@ pub(crate) struct ParsedRange {
     pub(crate) lines: u64,
     /// Whether the file ends with it.
     pub(crate) ends_file: bool,
-    pub(crate) rows: Vec<ParsedRow>,
+    pub(crate) rows: PooledVec<ParsedRow>,
     /// What the rows hold beside; `None` if another process holds it.
     pub(crate) held: Option<HeldContent>,
     /// That process.
@@ -143,7 +145,7 @@ enum ParsedFate {
 /// Values of the records of a range. Private.
 #[derive(Default)]
 pub(crate) struct HeldContent {
-    values: Vec<f64>,
+    values: PooledVec<f64>,
     /// Number of values of a record.
     width: usize,
     /// One for each record, if entities are protected.
@@ -159,6 +161,13 @@ impl ParsedRow {
         use RowFate::{Blank, Partial, Record};
         matches!(self.fate, ParsedFate::Content(Record | Partial(_) | Blank(_)))
     }
+}
+
+/// Buffers of the ranges of a process.
+#[derive(Clone, Default)]
+pub(super) struct RangeBuffers {
+    rows: Pool<ParsedRow>,
+    values: Pool<f64>,
 }
 
 impl Drop for HeldContent {

@@ -3,7 +3,9 @@
 use std::io::{self, BufRead};
 use std::sync::Arc;
 
-use super::{FileStretch, HeldContent, HeldRange, ParsedFate, ParsedRange, ParsedRow};
+use super::{
+    FileStretch, HeldContent, HeldRange, ParsedFate, ParsedRange, ParsedRow, PooledVec, RangeBuffers,
+};
 use crate::connect::{SourceError, io_error};
 use crate::format::Defect;
 use crate::source::RowSurvey;
@@ -21,11 +23,17 @@ pub(crate) struct RangeParser {
     /// The wanted columns.
     columns: Vec<String>,
     rows: RowReader,
+    buffers: RangeBuffers,
 }
 
 impl RangeParser {
-    pub(in crate::source) fn new(rules: Arc<RowRules>, columns: Vec<String>, rows: RowReader) -> Self {
-        RangeParser { rules, columns, rows }
+    pub(in crate::source) fn new(
+        rules: Arc<RowRules>,
+        columns: Vec<String>,
+        rows: RowReader,
+        buffers: RangeBuffers,
+    ) -> Self {
+        RangeParser { rules, columns, rows, buffers }
     }
 
     /// Parses a range whose rows another process takes, from a file that has at least this length
@@ -90,6 +98,8 @@ impl RangeParser {
         let first = Position::new(stretch.part, start);
         self.rows.park(first);
         let (mut range, mut held) = (ParsedRange { start, ..ParsedRange::default() }, HeldContent::default());
+        range.rows = PooledVec::of(&self.buffers.rows);
+        held.values = PooledVec::of(&self.buffers.values);
         held.width = self.rules.width();
         held.survey = RowSurvey::new(&self.columns);
         let mut base = None;
