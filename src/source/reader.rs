@@ -335,7 +335,7 @@ impl SourceReader {
     /// Adds the epoch of a row that another process holds to the batch.
     fn assign(&mut self, taken: &TakenRow) {
         let continues =
-            |rows: &AssignedRows| rows.range == taken.range && rows.from + rows.epochs.len() == taken.index;
+            |rows: &AssignedRows| rows.range == taken.range && rows.from + rows.epochs.0.len() == taken.index;
         if !self.batch.elsewhere.last().is_some_and(continues) {
             let (range, from, first_row) = (taken.range, taken.index, self.epochs.clock.row);
             let rows =
@@ -343,7 +343,7 @@ impl SourceReader {
             self.batch.elsewhere.push(rows);
         }
         if let Some(rows) = self.batch.elsewhere.last_mut() {
-            rows.epochs.push(self.joined);
+            rows.epochs.0.push(self.joined);
             if self.joined > 0 {
                 rows.records.keys.push(taken.key());
                 rows.records.epochs.push(self.joined);

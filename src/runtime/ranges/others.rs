@@ -161,7 +161,7 @@ impl Follower {
     fn records(&self, rows: &AssignedRows) -> Option<Records> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         *held = held.split_off(&rows.range);
-        if rows.epochs.is_empty() {
+        if rows.epochs.0.is_empty() {
             held.remove(&rows.range);
             return Some(Records::default());
         }

@@ -28,10 +28,11 @@ mod parser;
 mod pool;
 #[cfg(test)]
 mod tests;
+mod words;
 
+use hushflow_mechanism::moments::wipe;
 use hushflow_operators::Entity;
 use serde::{Deserialize, Serialize};
-use zeroize::Zeroize;
 
 use super::RowSurvey;
 use super::content::{RowFate, UnusableRow};
@@ -41,6 +42,7 @@ pub(super) use cursor::{RangeCursor, TakenRow, Turn};
 pub(crate) use held::{AssignedRows, HeldRange};
 pub(crate) use parser::RangeParser;
 use pool::{Pool, PooledVec};
+pub(crate) use words::Words;
 
 /// The stretches of all files, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -172,6 +174,6 @@ pub(super) struct RangeBuffers {
 
 impl Drop for HeldContent {
     fn drop(&mut self) {
-        self.values.zeroize();
+        wipe(&mut self.values);
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, BufRead};
 use std::sync::Arc;
 
 use super::{
-    FileStretch, HeldContent, HeldRange, ParsedFate, ParsedRange, ParsedRow, PooledVec, RangeBuffers,
+    FileStretch, HeldContent, HeldRange, ParsedFate, ParsedRange, ParsedRow, PooledVec, RangeBuffers, Words,
 };
 use crate::connect::{SourceError, io_error};
 use crate::format::Defect;
@@ -38,11 +38,7 @@ impl RangeParser {
 
     /// Parses a range whose rows another process takes, from a file that has at least this length
     /// there. Returns what stays here and what is sent.
-    pub(crate) fn parse_to_hold(
-        &mut self,
-        stretch: FileStretch,
-        length: u64,
-    ) -> (Option<HeldRange>, Vec<u64>) {
+    pub(crate) fn parse_to_hold(&mut self, stretch: FileStretch, length: u64) -> (Option<HeldRange>, Words) {
         let found = self.rows.name_of(stretch.part).metadata();
         let is_same = found.is_ok_and(|found| found.len() >= length);
         let parsed = if is_same { self.parse(stretch) } else { ParsedRange::default() };

@@ -93,13 +93,13 @@ impl Outcome {
                     outcome.add(&batch.records);
                     for rows in &batch.elsewhere {
                         assert_eq!(rows.holder, 1);
-                        outcome.elsewhere += rows.epochs.len();
+                        outcome.elsewhere += rows.epochs.0.len();
                         // Rows come in the order of ranges, and the holder forgets earlier ones.
                         held = held.split_off(&rows.range);
                         let range: &mut HeldRange =
                             held.get_mut(&rows.range).expect("a range that was parsed");
                         outcome.add(&range.assign(rows).expect("rows in their order"));
-                        if rows.epochs.is_empty() {
+                        if rows.epochs.0.is_empty() {
                             held.remove(&rows.range);
                         }
                     }
