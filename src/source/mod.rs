@@ -58,7 +58,7 @@ use crate::state::Position;
 pub use crate::connect::SourceError;
 pub use crate::format::Defect;
 pub(crate) use ranges::{
-    AssignedRows, FileStretch, HeldRange, ParsedRange, RangeParser, RangePlan, RangeSupply,
+    AssignedRows, FileStretch, HeldRange, ParsedRange, RangeParser, RangePlan, RangeSupply, Words,
 };
 pub use reader::SourceReader;
 pub(crate) use reader::{is_ranged, range_parsers, shape};

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::clock::EpochClock;
 use super::content::RowRules;
-use super::ranges::{AssignedRows, RangeCursor, RangeParser, RangePlan, RangeSupply, TakenRow, Turn};
+use super::ranges::{
+    AssignedRows, RangeBuffers, RangeCursor, RangeParser, RangePlan, RangeSupply, TakenRow, Turn,
+};
 use super::roles::FieldRoles;
 use super::rows::RowReader;
 use super::survey::SEARCHED_ROWS;
@@ -305,6 +307,9 @@ impl SourceReader {
             None => Turn::Read,
             Some(ranges) => ranges.turn(&mut self.rows, self.epochs.clock.row, &mut self.survey)?,
         };
+        if let Some((range, holder)) = self.ranges.as_mut().and_then(RangeCursor::take_unused) {
+            self.batch.elsewhere.push(AssignedRows { range, holder, ..AssignedRows::default() });
+        }
         let read = match (turn, &mut self.ranges) {
             (Turn::Wait, _) => return Ok(()),
             (Turn::Parsed, Some(ranges)) => {
@@ -351,7 +356,7 @@ impl SourceReader {
     /// Adds the epoch of a row that another process holds to the batch.
     fn assign(&mut self, taken: &TakenRow) {
         let continues =
-            |rows: &AssignedRows| rows.range == taken.range && rows.from + rows.epochs.len() == taken.index;
+            |rows: &AssignedRows| rows.range == taken.range && rows.from + rows.epochs.0.len() == taken.index;
         if !self.batch.elsewhere.last().is_some_and(continues) {
             let (range, from, first_row) = (taken.range, taken.index, self.epochs.clock.row);
             let rows =
@@ -359,7 +364,7 @@ impl SourceReader {
             self.batch.elsewhere.push(rows);
         }
         if let Some(rows) = self.batch.elsewhere.last_mut() {
-            rows.epochs.push(self.joined);
+            rows.epochs.0.push(self.joined);
             if self.joined > 0 {
                 rows.records.keys.push(taken.key());
                 rows.records.epochs.push(self.joined);
@@ -389,12 +394,12 @@ pub(crate) fn range_parsers(
     }
     let (roles, shape) = FieldRoles::new(pipeline, source);
     let lengths = source.input.source().ranges(&shape, control)?.lengths;
-    let rules = Arc::new(RowRules::new(pipeline, roles));
+    let (rules, buffers) = (Arc::new(RowRules::new(pipeline, roles)), RangeBuffers::default());
     let parser = || {
         let RangedFiles { origin, .. } = source.input.source().ranges(&shape, control)?;
         let (columns, expects_header) = (shape.wanted.clone(), source.header.is_none());
         let rows = RowReader::parked(origin, shape.clone(), expects_header, control, Position::START);
-        Some(RangeParser::new(Arc::clone(&rules), columns, rows))
+        Some(RangeParser::new(Arc::clone(&rules), columns, rows, buffers.clone()))
     };
     let parsers = (0..number).map(|_| parser()).collect::<Option<_>>()?;
     Some((parsers, RangePlan::new(lengths, RangePlan::STRETCH)))

@@ -45,9 +45,8 @@ impl RangeBoard {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a range to parse, and returns it with the one whose turn it is; `None` if no more
-    /// is wanted.
-    pub(super) fn hand_out(&self) -> Option<(usize, usize)> {
+    /// Waits for a range to parse, and returns it; `None` if no more is wanted.
+    pub(super) fn hand_out(&self) -> Option<usize> {
         let mut progress = self.lock();
         loop {
             if progress.is_over || progress.next >= progress.number {
@@ -58,7 +57,7 @@ impl RangeBoard {
                     let range = progress.next;
                     progress.next += 1;
                     progress.ranges.insert(range, None);
-                    return Some((range, wanted));
+                    return Some(range);
                 }
                 _ => progress = self.0.1.wait(progress).unwrap_or_else(PoisonError::into_inner),
             }
@@ -122,7 +121,7 @@ mod tests {
     fn ranges_are_parsed_ahead_within_limits() {
         let (board, mut supply) = RangeBoard::new(5, 2);
         assert!(supply.take(1).is_none(), "nobody has parsed it");
-        assert_eq!((board.hand_out(), board.hand_out()), (Some((1, 1)), Some((2, 1))));
+        assert_eq!((board.hand_out(), board.hand_out()), (Some(1), Some(2)));
         board.put(2, parsed(20));
         assert!(supply.is_ready(2) && !supply.is_ready(1));
         board.put(1, parsed(10));
@@ -130,12 +129,12 @@ mod tests {
         // A range that is asked for again is read in its turn.
         assert!(supply.take(1).is_some_and(|range| !range.is_parsed));
         assert_eq!(supply.take(2).map(|range| range.end), Some(20));
-        assert_eq!(board.hand_out(), Some((3, 2)));
+        assert_eq!(board.hand_out(), Some(3));
         // Those before the one that is wanted are forgotten.
         assert!(supply.take(4).is_none());
         board.put(3, parsed(30));
         assert!(!supply.is_ready(3));
-        assert_eq!((board.hand_out(), board.hand_out()), (Some((4, 4)), None));
+        assert_eq!((board.hand_out(), board.hand_out()), (Some(4), None));
         drop(supply);
         assert_eq!(board.hand_out(), None);
     }

@@ -132,7 +132,7 @@ fn may_share(pipeline: &Pipeline, control: &Control) -> bool {
 }
 
 fn parse_all(mut parser: RangeParser, board: &RangeBoard, plan: &RangePlan) {
-    while let Some((range, _)) = board.hand_out() {
+    while let Some(range) = board.hand_out() {
         board.put(range, parser.parse(plan.stretches[range]));
     }
 }

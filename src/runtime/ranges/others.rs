@@ -83,11 +83,11 @@ impl Helpers {
 /// Asks another process for one range after the other, whenever one of its `turns` is free.
 fn hand_out(process: usize, board: &RangeBoard, plan: &RangePlan, post: &WeakPost, turns: &Receiver<()>) {
     while turns.recv().is_ok() {
-        let Some((range, wanted)) = board.hand_out() else { return };
+        let Some(range) = board.hand_out() else { return };
         let Some(post) = post.upgrade() else { return };
         let stretch = plan.stretches[range];
         let length = plan.lengths.get(stretch.part as usize).copied().flatten().unwrap_or(0);
-        post.send(process, RangeMessage::Parse(RangeRequest { range, wanted, stretch, length }));
+        post.send(process, RangeMessage::Parse(RangeRequest { range, stretch, length }));
     }
 }
 
@@ -106,7 +106,7 @@ pub(super) fn follow(
     for mut parser in parsers {
         let (held, post, requested) = (Arc::clone(&held), Arc::clone(&post), requested.clone());
         spawn("parser", fault, move || {
-            for RangeRequest { range, stretch, length, .. } in requested {
+            for RangeRequest { range, stretch, length } in requested {
                 let (kept, rows) = parser.parse_to_hold(stretch, length);
                 let mut ranges = held.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.and_then(|kept| ranges.insert(range, kept));
@@ -137,11 +137,7 @@ impl Follower {
     fn follow(mut self, received: Receiver<RangeMessage>) -> bool {
         for message in received {
             let goes_on = match message {
-                RangeMessage::Parse(request) => {
-                    let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-                    *held = held.split_off(&request.wanted);
-                    self.requests.send(request).is_ok()
-                }
+                RangeMessage::Parse(request) => self.requests.send(request).is_ok(),
                 RangeMessage::Assigned(rows) => {
                     let Some(records) = self.records(&rows) else { return false };
                     records.is_empty() || self.dealer.send_records(records)
@@ -160,9 +156,15 @@ impl Follower {
         true
     }
 
-    /// Takes the records of rows out of a range.
+    /// Takes the records of rows out of a range. Rows come in their order, so earlier ranges are
+    /// not needed any more. A range without rows is not used.
     fn records(&self, rows: &AssignedRows) -> Option<Records> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = held.split_off(&rows.range);
+        if rows.epochs.0.is_empty() {
+            held.remove(&rows.range);
+            return Some(Records::default());
+        }
         let range = held.get_mut(&rows.range)?;
         let records = range.assign(rows)?;
         if range.is_done() {

@@ -12,7 +12,7 @@ use timely::dataflow::operators::vec::Map;
 use timely::worker::Worker;
 
 use super::super::feed::SourceWaker;
-use crate::source::{AssignedRows, FileStretch};
+use crate::source::{AssignedRows, FileStretch, Words};
 
 /// A message from one process to another.
 #[derive(Clone, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ pub(super) enum RangeMessage {
     /// The first process asks for a range.
     Parse(RangeRequest),
     /// Another process has parsed it: its number, the range, and the rows.
-    Parsed(usize, usize, Vec<u64>),
+    Parsed(usize, usize, Words),
     /// The epochs of rows that a process holds.
     Assigned(AssignedRows),
     /// All epochs up to this one are closed.
@@ -33,8 +33,6 @@ pub(super) enum RangeMessage {
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct RangeRequest {
     pub(super) range: usize,
-    /// Ranges before this one are not needed any more.
-    pub(super) wanted: usize,
     pub(super) stretch: FileStretch,
     /// Least length of the file.
     pub(super) length: u64,

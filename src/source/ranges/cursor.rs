@@ -29,6 +29,8 @@ pub(crate) struct RangeCursor {
     /// Whether the rest of that stretch must be read.
     is_refused: bool,
     current: Option<CurrentRange>,
+    /// A range that another process holds and that is not used, with the number of that process.
+    unused: Option<(usize, usize)>,
 }
 
 /// A range whose rows are being taken.
@@ -74,7 +76,7 @@ impl TakenRow {
 
 impl RangeCursor {
     pub(crate) fn new(plan: RangePlan, supply: Box<dyn RangeSupply>, first_row: u64) -> Self {
-        RangeCursor { plan, supply, first_row, next: 0, is_refused: false, current: None }
+        RangeCursor { plan, supply, first_row, next: 0, is_refused: false, current: None, unused: None }
     }
 
     /// Finds out where the next row comes from, and puts `rows` where it must be read. `row` is its
@@ -108,6 +110,8 @@ impl RangeCursor {
             let Some(mut range) = self.supply.take(self.next) else { return Ok(Turn::Wait) };
             if !range.is_parsed || range.start != position.offset || range.end == range.start {
                 self.is_refused = true;
+                let is_elsewhere = range.is_parsed && range.held.is_none();
+                self.unused = is_elsewhere.then_some((self.next, range.holder));
                 return Ok(Turn::Read);
             }
             if let Some(held) = &mut range.held {
@@ -115,6 +119,11 @@ impl RangeCursor {
             }
             self.current = Some(CurrentRange { range, start: position, rows: 0, records: 0 });
         }
+    }
+
+    /// Returns a range that its holder may forget, with the number of that process.
+    pub(crate) fn take_unused(&mut self) -> Option<(usize, usize)> {
+        self.unused.take()
     }
 
     /// The position after a range: the beginning of the next file, if there is one.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hushflow_operators::Records;
 use serde::{Deserialize, Serialize};
 
-use super::{HeldContent, ParsedFate, ParsedRange, ParsedRow};
+use super::{HeldContent, ParsedFate, ParsedRange, ParsedRow, PooledVec, Words};
 use crate::format::Defect;
 use crate::source::content::{RowFate, RowRules, UnusableRow};
 
@@ -17,7 +17,8 @@ use crate::source::content::{RowFate, RowRules, UnusableRow};
 const HEAD: usize = 4;
 const ROW: usize = 4;
 
-/// Epochs of consecutive rows of a range that another process holds.
+/// Epochs of consecutive rows of a range that another process holds; without rows, a range that is
+/// not used.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub(crate) struct AssignedRows {
     /// Index of the range in the plan.
@@ -26,7 +27,7 @@ pub(crate) struct AssignedRows {
     pub(crate) from: usize,
     pub(crate) first_row: u64,
     /// The epoch that each row joins; 0 if none.
-    pub(crate) epochs: Vec<u64>,
+    pub(crate) epochs: Words,
     /// The process that holds them.
     #[serde(skip)]
     pub(crate) holder: usize,
@@ -38,7 +39,7 @@ pub(crate) struct AssignedRows {
 /// A range that this process has parsed, whose rows another process takes.
 pub(crate) struct HeldRange {
     rules: Arc<RowRules>,
-    rows: Vec<ParsedRow>,
+    rows: PooledVec<ParsedRow>,
     held: HeldContent,
     /// Rows and records that are assigned.
     taken: usize,
@@ -47,7 +48,7 @@ pub(crate) struct HeldRange {
 
 impl HeldRange {
     /// Splits a range into what stays here and what is sent.
-    pub(super) fn split(mut range: ParsedRange, rules: Arc<RowRules>) -> (Option<HeldRange>, Vec<u64>) {
+    pub(super) fn split(mut range: ParsedRange, rules: Arc<RowRules>) -> (Option<HeldRange>, Words) {
         let sent = encode(&range);
         let held = range.held.take().filter(|_| range.is_parsed);
         (held.map(|held| HeldRange { rules, rows: range.rows, held, taken: 0, records: 0 }), sent)
@@ -55,12 +56,12 @@ impl HeldRange {
 
     /// Returns the records of rows that follow those returned before; `None` if they don't follow.
     pub(crate) fn assign(&mut self, assigned: &AssignedRows) -> Option<Records> {
-        let end = self.taken.checked_add(assigned.epochs.len())?;
+        let end = self.taken.checked_add(assigned.epochs.0.len())?;
         if assigned.from != self.taken || end > self.rows.len() {
             return None;
         }
         let (mut records, width) = (Records::default(), self.held.width);
-        for (index, (row, &epoch)) in self.rows[self.taken..end].iter().zip(&assigned.epochs).enumerate() {
+        for (index, (row, &epoch)) in self.rows[self.taken..end].iter().zip(&assigned.epochs.0).enumerate() {
             let record = self.records;
             self.records += usize::from(row.is_record());
             if epoch == 0 {
@@ -90,7 +91,7 @@ impl HeldRange {
 }
 
 /// Encodes a range without its values.
-fn encode(range: &ParsedRange) -> Vec<u64> {
+fn encode(range: &ParsedRange) -> Words {
     let mut words = Vec::with_capacity(HEAD + ROW * range.rows.len());
     let flags = u64::from(range.is_parsed) | u64::from(range.ends_file) << 1;
     words.extend([flags, range.start, range.end, range.lines]);
@@ -98,17 +99,21 @@ fn encode(range: &ParsedRange) -> Vec<u64> {
         let fate = u32::from_le_bytes(encode_fate(row.fate));
         [row.clock.cast_unsigned(), row.event.cast_unsigned(), join(row.key, row.start), join(row.line, fate)]
     }));
-    words
+    Words(words)
 }
 
 impl ParsedRange {
     /// Decodes a range that the process with this number holds; `None` for any other words.
-    pub(crate) fn decode(words: &[u64], holder: usize) -> Option<Self> {
+    pub(crate) fn decode(Words(words): &Words, holder: usize) -> Option<Self> {
         let (&[flags, start, end, lines], rows) = words.split_first_chunk::<HEAD>()?;
         let (rows, []) = rows.as_chunks::<ROW>() else { return None };
-        let rows = rows.iter().map(decode_row).collect::<Option<Vec<_>>>()?;
+        let mut decoded = PooledVec::default();
+        decoded.reserve(rows.len());
+        for row in rows {
+            decoded.push(decode_row(row)?);
+        }
         let (is_parsed, ends_file) = (flags & 1 == 1, flags & 2 == 2);
-        Some(ParsedRange { is_parsed, start, end, lines, ends_file, rows, held: None, holder })
+        Some(ParsedRange { is_parsed, start, end, lines, ends_file, rows: decoded, held: None, holder })
     }
 }
 

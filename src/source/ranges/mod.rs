@@ -15,8 +15,8 @@
 //! of the next rows, or of those after the next closing quote. The guess is never trusted: the rows
 //! of a range are used only if the row before them ended exactly where they begin. One reader would
 //! then have parsed them alike. Otherwise they are read as by one reader, from the position where
-//! the rows before ended. The same happens for a range that could not be parsed, so errors come from
-//! the same row and have the same text. A wrong guess costs time and changes nothing.
+//! the rows before ended. The same happens for a range that could not be parsed, so errors come
+//! from the same row and have the same text. A wrong guess costs time and changes nothing.
 //!
 //! **Rows that others hold.** For a range parsed by another process, only [`ParsedRow`]s arrive:
 //! times, key, and where the row begins. Their values stay there, and their epochs are sent back
@@ -25,12 +25,14 @@
 mod cursor;
 mod held;
 mod parser;
+mod pool;
 #[cfg(test)]
 mod tests;
+mod words;
 
+use hushflow_mechanism::moments::wipe;
 use hushflow_operators::Entity;
 use serde::{Deserialize, Serialize};
-use zeroize::Zeroize;
 
 use super::RowSurvey;
 use super::content::{RowFate, UnusableRow};
@@ -39,6 +41,8 @@ use crate::state::Position;
 pub(super) use cursor::{RangeCursor, TakenRow, Turn};
 pub(crate) use held::{AssignedRows, HeldRange};
 pub(crate) use parser::RangeParser;
+use pool::{Pool, PooledVec};
+pub(crate) use words::Words;
 
 /// The stretches of all files, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,7 +114,7 @@ pub(crate) struct ParsedRange {
     pub(crate) lines: u64,
     /// Whether the file ends with it.
     pub(crate) ends_file: bool,
-    pub(crate) rows: Vec<ParsedRow>,
+    pub(crate) rows: PooledVec<ParsedRow>,
     /// What the rows hold beside; `None` if another process holds it.
     pub(crate) held: Option<HeldContent>,
     /// That process.
@@ -143,7 +147,7 @@ enum ParsedFate {
 /// Values of the records of a range. Private.
 #[derive(Default)]
 pub(crate) struct HeldContent {
-    values: Vec<f64>,
+    values: PooledVec<f64>,
     /// Number of values of a record.
     width: usize,
     /// One for each record, if entities are protected.
@@ -161,8 +165,15 @@ impl ParsedRow {
     }
 }
 
+/// Buffers of the ranges of a process.
+#[derive(Clone, Default)]
+pub(super) struct RangeBuffers {
+    rows: Pool<ParsedRow>,
+    values: Pool<f64>,
+}
+
 impl Drop for HeldContent {
     fn drop(&mut self) {
-        self.values.zeroize();
+        wipe(&mut self.values);
     }
 }

@@ -3,7 +3,9 @@
 use std::io::{self, BufRead};
 use std::sync::Arc;
 
-use super::{FileStretch, HeldContent, HeldRange, ParsedFate, ParsedRange, ParsedRow};
+use super::{
+    FileStretch, HeldContent, HeldRange, ParsedFate, ParsedRange, ParsedRow, PooledVec, RangeBuffers, Words,
+};
 use crate::connect::{SourceError, io_error};
 use crate::format::Defect;
 use crate::source::RowSurvey;
@@ -21,20 +23,22 @@ pub(crate) struct RangeParser {
     /// The wanted columns.
     columns: Vec<String>,
     rows: RowReader,
+    buffers: RangeBuffers,
 }
 
 impl RangeParser {
-    pub(in crate::source) fn new(rules: Arc<RowRules>, columns: Vec<String>, rows: RowReader) -> Self {
-        RangeParser { rules, columns, rows }
+    pub(in crate::source) fn new(
+        rules: Arc<RowRules>,
+        columns: Vec<String>,
+        rows: RowReader,
+        buffers: RangeBuffers,
+    ) -> Self {
+        RangeParser { rules, columns, rows, buffers }
     }
 
     /// Parses a range whose rows another process takes, from a file that has at least this length
     /// there. Returns what stays here and what is sent.
-    pub(crate) fn parse_to_hold(
-        &mut self,
-        stretch: FileStretch,
-        length: u64,
-    ) -> (Option<HeldRange>, Vec<u64>) {
+    pub(crate) fn parse_to_hold(&mut self, stretch: FileStretch, length: u64) -> (Option<HeldRange>, Words) {
         let found = self.rows.name_of(stretch.part).metadata();
         let is_same = found.is_ok_and(|found| found.len() >= length);
         let parsed = if is_same { self.parse(stretch) } else { ParsedRange::default() };
@@ -90,6 +94,8 @@ impl RangeParser {
         let first = Position::new(stretch.part, start);
         self.rows.park(first);
         let (mut range, mut held) = (ParsedRange { start, ..ParsedRange::default() }, HeldContent::default());
+        range.rows = PooledVec::of(&self.buffers.rows);
+        held.values = PooledVec::of(&self.buffers.values);
         held.width = self.rules.width();
         held.survey = RowSurvey::new(&self.columns);
         let mut base = None;

@@ -39,7 +39,10 @@ impl RangeSupply for InTurn {
         }
         let length = self.plan.lengths[stretch.part as usize].unwrap_or(0);
         let (held, sent) = self.parser.parse_to_hold(stretch, length);
-        held.map(|held| self.kept.send((range, held)));
+        if let Some(held) = held {
+            // The receiver is there as long as the reader.
+            let _ = self.kept.send((range, held));
+        }
         ParsedRange::decode(&sent, 1)
     }
 
@@ -51,6 +54,9 @@ impl RangeSupply for InTurn {
 /// What a record holds: its key, the bits of its values, its entity and its position.
 type RecordContent = (u32, Vec<u64>, Option<Entity>, Option<u64>);
 
+/// Missing and malformed fields by column, and the rows of unlisted keys.
+type SurveyFacts = (Vec<(u64, u64)>, BTreeMap<Vec<u8>, u64>);
+
 /// What a reader gives.
 #[derive(Default)]
 struct Outcome {
@@ -59,8 +65,7 @@ struct Outcome {
     counters: RowCounters,
     /// Rows read at each event: batches and marks come when rows do, whoever parses them.
     events: Vec<u64>,
-    /// Unusable fields by column, and unlisted keys.
-    survey: (Vec<(u64, u64)>, BTreeMap<Vec<u8>, u64>),
+    survey: SurveyFacts,
     error: Option<String>,
     /// Rows that another process holds.
     elsewhere: usize,
@@ -88,10 +93,15 @@ impl Outcome {
                     outcome.add(&batch.records);
                     for rows in &batch.elsewhere {
                         assert_eq!(rows.holder, 1);
-                        outcome.elsewhere += rows.epochs.len();
-                        let held: &mut HeldRange =
+                        outcome.elsewhere += rows.epochs.0.len();
+                        // Rows come in the order of ranges, and the holder forgets earlier ones.
+                        held = held.split_off(&rows.range);
+                        let range: &mut HeldRange =
                             held.get_mut(&rows.range).expect("a range that was parsed");
-                        outcome.add(&held.assign(rows).expect("rows in their order"));
+                        outcome.add(&range.assign(rows).expect("rows in their order"));
+                        if rows.epochs.0.is_empty() {
+                            held.remove(&rows.range);
+                        }
                     }
                 }
                 Ok(SourceEvent::Mark(mark)) => outcome.marks.push(mark),
