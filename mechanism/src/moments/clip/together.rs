@@ -8,7 +8,7 @@
 use super::super::rows::round_ties_even;
 use super::{BALL, Clipper, FAITHFUL, UNIT, quantise_in_place, scaled, shrink_into_ball};
 use crate::moments::products::LANES;
-use crate::registers::{Lanes, in_widest};
+use crate::registers::{Lanes, in_widest, unrolled};
 
 /// Number of records.
 const TOGETHER: usize = 8;
@@ -93,15 +93,17 @@ impl Quantise<'_> {
         for group in rows.as_chunks_mut::<D>().0.as_chunks_mut::<TOGETHER>().0 {
             let (mut own, mut factors) = ([[0.0; D]; TOGETHER], [0.0; TOGETHER]);
             let (mut are_faithful, mut are_inner) = (true, true);
-            for record in 0..TOGETHER {
-                let (values, mut row): ([f64; D], [f64; D]) = (group[record], [0.0; D]);
+            unrolled!(RECORD => {
+                let (values, mut row): ([f64; D], [f64; D]) = (group[RECORD], [0.0; D]);
                 for column in 0..D {
                     row[column] = scaled(values[column], centres[column], scales[column], limit);
                 }
-                own[record] = row;
-                factors[record] = squared_norm(&row);
-                are_faithful &= FAITHFUL.contains(&factors[record]);
-                are_inner &= factors[record] <= inner;
+                own[RECORD] = row;
+                factors[RECORD] = squared_norm(&row);
+            });
+            for norm in &factors {
+                are_faithful &= FAITHFUL.contains(norm);
+                are_inner &= *norm <= inner;
             }
             if !are_faithful {
                 break;
@@ -109,16 +111,16 @@ impl Quantise<'_> {
             for factor in &mut factors {
                 *factor = UNIT / clip_norm.max(factor.sqrt());
             }
-            for record in 0..TOGETHER {
-                let mut row = own[record];
+            unrolled!(RECORD => {
+                let mut row = own[RECORD];
                 for value in &mut row {
-                    *value = round_ties_even(*value * factors[record]);
+                    *value = round_ties_even(*value * factors[RECORD]);
                 }
                 if !are_inner && squared_norm(&row) > BALL {
                     shrink_into_ball(&mut row, BALL);
                 }
-                group[record] = row;
-            }
+                group[RECORD] = row;
+            });
             number += TOGETHER;
         }
         number
