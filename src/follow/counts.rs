@@ -32,8 +32,11 @@ const CLEAR: f64 = QUANTILE + 1.65;
 /// Minimum number of epochs for a warning that most of them are empty.
 const LEAST_EPOCHS: u64 = 8;
 
-/// Maximum number of values that are read, to bound the work at the end of a run.
-const MAX_NUMBERS: u64 = 1 << 24;
+/// Maximum number of values that are read, to bound the work at the end of a run to a moment.
+const MAX_NUMBERS: u64 = 1 << 22;
+
+/// An epoch takes as long as this many values.
+const NUMBERS_OF_EPOCH: u64 = 64;
 
 /// Counts of a log that can't be distinguished from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +61,8 @@ impl FaintCounts {
             return Ok(None);
         }
         let width = u64::from(publication.keys()) * publication.layout().coordinates() as u64;
-        let Some(mut log) = open_log(directory)?.filter(|_| width * publication.horizon() <= MAX_NUMBERS)
-        else {
+        let numbers = (width + NUMBERS_OF_EPOCH).saturating_mul(publication.horizon());
+        let Some(mut log) = open_log(directory)?.filter(|_| numbers <= MAX_NUMBERS) else {
             return Ok(None);
         };
         let window = Workload::Window(std::num::NonZeroU64::MIN);

@@ -192,3 +192,35 @@ pub fn check_width(keys: u64, layout: Layout) -> Result<(), PublicationError> {
         false => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// Logs of older versions name no grid: they are read and continued on the finest one.
+    #[test]
+    fn a_log_without_a_grid_has_the_finest() {
+        let text = "name = 'a'\nsource.path = 'a.csv'\ncolumns = [{ name = 'x', lower = 0, upper = 1 }]\n\
+                    epochs = { records = 9, horizon = 9 }\nprivacy = { epsilon = 1, delta = 1e-6 }\n\
+                    release.strategy = 'square-root'";
+        let parameters = Pipeline::parse(text, "a.toml".as_ref()).unwrap().public_parameters();
+        let new = Publication::Moments(MomentPublication::calibrate(parameters, true).unwrap());
+        let header = new.header().unwrap();
+        let mut fields: Value = serde_json::from_slice(&header.parameters).unwrap();
+        let bits = |publication: &Publication| {
+            let moments = publication.clone().into_moments().unwrap();
+            moments.mechanism().moments().noise().iter().map(|noise| noise.sum_bits).collect::<Vec<_>>()
+        };
+        assert_eq!(fields["grid"], json!("rounded"));
+        assert!(bits(&new)[1] < 40 && bits(&new)[2] == 0, "{:?}", bits(&new));
+        assert_eq!(bits(&Publication::from_header(&header).unwrap()), bits(&new));
+
+        fields.as_object_mut().unwrap().shift_remove("grid");
+        let old = PublicHeader { parameters: serde_json::to_vec(&fields).unwrap(), ..header };
+        let read = Publication::from_header(&old).unwrap();
+        assert_eq!(bits(&read), [40; 3]);
+        assert_eq!(read.header().unwrap().parameters, old.parameters, "a run continues the log");
+        assert!(read.guarantee_holds().unwrap());
+    }
+}

@@ -51,6 +51,8 @@ impl Fingerprints {
     /// An unreadable file has no fingerprint; opening it reports why.
     fn compute(&mut self, ReadPart { part, path, extent }: ReadPart) -> Option<u32> {
         if self.file.as_ref().is_none_or(|file| file.part != part) {
+            // A pipe can't be read again.
+            path.metadata().ok().filter(|found| found.is_file())?;
             self.file = Some(ComparedFile::new(part, File::open(path).ok()?));
         }
         let compared = self.file.as_mut()?;

@@ -66,6 +66,7 @@ pub struct SourcePosition {
     /// Offset of the next read, in the source's own unit.
     pub offset: u64,
     /// Other data that the source needs to continue; opaque to the state.
+    #[serde(serialize_with = "as_bytes")]
     pub payload: Vec<u8>,
 }
 

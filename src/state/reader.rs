@@ -3,13 +3,14 @@
 use super::{
     chain::{ChainLink, LogHead},
     error::StateError,
-    format::{FILE_HEADER_LENGTH, FileRole, kind},
+    format::{FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FileRole, FrameHeader, kind},
     frames::{PublicHeader, ReleaseFrame, ReleasePayload},
     log::{Frame, FrameRead, damaged, has_file_header, read_frame},
     storage::{DirectoryStorage, PUBLIC_LOG, Storage, StorageFile, reopen},
 };
 use std::path::Path;
 use std::time::SystemTime;
+use zeroize::Zeroizing;
 
 /// Follows the releases of a state directory.
 ///
@@ -35,6 +36,41 @@ pub struct PublicReader {
     header: PublicHeader,
     offset: u64,
     head: LogHead,
+    ahead: ReadAhead,
+}
+
+/// Bytes of the log after the last frame: calls for every small frame would take longer than what
+/// is done with it. They only serve to find whole frames.
+#[derive(Default)]
+struct ReadAhead {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl ReadAhead {
+    /// Bytes read at once.
+    const LENGTH: usize = 1 << 16;
+
+    /// Largest frame for which more than the frame is read.
+    const SMALL: u64 = 1 << 12;
+
+    /// Returns the intact frame at an offset, if all of it has been read.
+    fn frame(&self, offset: u64) -> Option<Frame> {
+        let rest = self.bytes.get(usize::try_from(offset.checked_sub(self.start)?).ok()?..)?;
+        let (header, rest) = rest.split_first_chunk::<FRAME_HEADER_LENGTH>()?;
+        let header = FrameHeader::from_bytes(header)?;
+        let payload = rest.get(..header.length as usize)?;
+        header.accepts(payload).then(|| Frame { offset, header, payload: Zeroizing::new(payload.to_vec()) })
+    }
+
+    /// Reads bytes from an offset.
+    fn read(&mut self, file: &dyn StorageFile, offset: u64) -> Result<(), StateError> {
+        self.start = offset;
+        self.bytes.resize(Self::LENGTH, 0);
+        let filled = file.read_at(offset, &mut self.bytes)?;
+        self.bytes.truncate(filled);
+        Ok(())
+    }
 }
 
 impl PublicReader {
@@ -62,7 +98,7 @@ impl PublicReader {
         }
         let header = frame.decode(&*file)?;
         let head = LogHead::before(&frame.payload);
-        Ok(Self { storage, file, header, offset: frame.end(), head })
+        Ok(Self { storage, file, header, offset: frame.end(), head, ahead: ReadAhead::default() })
     }
 
     /// Returns the last run and epoch read.
@@ -106,7 +142,13 @@ impl PublicReader {
 
     /// Returns the next frame of the open file, or of another file that has replaced it.
     fn next_of_any_kind(&mut self) -> Result<Option<Frame>, StateError> {
+        if let Some(frame) = self.ahead.frame(self.offset) {
+            return Ok(Some(frame));
+        }
         if let Some(frame) = next(&*self.file, self.offset)? {
+            if frame.header.frame_length() <= ReadAhead::SMALL {
+                self.ahead.read(&*self.file, frame.end())?;
+            }
             return Ok(Some(frame));
         }
         self.file = reopen(&*self.storage, PUBLIC_LOG)?;

@@ -17,9 +17,7 @@
 //!
 //! Loading records from memory dominates the cost. A processor prefetches several address streams
 //! in parallel, and shared sums are loaded and stored once for all of them. Eight records at a time
-//! take half the time of one at a time. The same code is also compiled for registers of 256 bits,
-//! and the version is selected once (`pulp`). Each operation stays one of IEEE's, in the same
-//! order, so the results are the same, bit by bit.
+//! take half the time of one at a time, in the widest [`registers`](crate::registers).
 //!
 //! Numbers are moved by value in blocks of eight: compilers can't vectorise writes to memory that
 //! may be aliased. Blocks are loops over lanes: closures of `array::map` may stay calls of

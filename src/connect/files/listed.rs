@@ -85,8 +85,7 @@ fn read_before(paths: &[PathBuf], position: Position, is_whole: bool) -> Option<
         false => (position.part, is_whole),
     };
     let extent = if is_whole { ReadExtent::Whole } else { ReadExtent::UpTo(position.offset) };
-    let path = paths.get(part as usize)?.clone();
-    path.metadata().is_ok_and(|found| found.is_file()).then_some(ReadPart { part, path, extent })
+    Some(ReadPart { part, path: paths.get(part as usize)?.clone(), extent })
 }
 
 impl Origin for TextFiles {

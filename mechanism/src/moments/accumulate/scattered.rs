@@ -8,7 +8,7 @@
 
 use super::PENDING_ROWS;
 use crate::moments::products::{BLOCK_ROWS, LANES};
-use crate::registers::{Lanes, in_widest};
+use crate::registers::{Lanes, in_widest, unrolled};
 
 /// Sums of the rows of one batch. All are zero between batches.
 #[derive(Default)]
@@ -119,13 +119,15 @@ impl<const D: usize> Lanes for AddRows<'_, D> {
             for lane in 0..LANES {
                 first[lane] += lanes[lane];
             }
-            for column in 0..D {
-                let mut sums: [f64; LANES] = products[column];
-                for lane in 0..LANES {
-                    sums[lane] += row[column] * lanes[lane];
+            unrolled!(COLUMN => {
+                if COLUMN < D {
+                    let mut sums: [f64; LANES] = products[COLUMN];
+                    for lane in 0..LANES {
+                        sums[lane] += row[COLUMN] * lanes[lane];
+                    }
+                    products[COLUMN] = sums;
                 }
-                products[column] = sums;
-            }
+            });
         }
     }
 }

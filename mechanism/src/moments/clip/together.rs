@@ -1,14 +1,14 @@
 //! Quantises records in place, eight at a time in the widest registers.
 //!
 //! Every operation is the one that [`Clipper::quantise`] does, in the same order, so the integers
-//! are the same, bit by bit. Square roots, quotients and norms of eight records are taken together:
-//! the squares of a record are added column by column.
+//! are the same, bit by bit. Square roots and quotients of eight records are taken together.
 //!
 //! Rows are moved by value, and loops are over positions: see [`registers`](crate::registers).
 
 use super::super::rows::round_ties_even;
 use super::{BALL, Clipper, FAITHFUL, UNIT, quantise_in_place, scaled, shrink_into_ball};
-use crate::registers::{Lanes, in_widest};
+use crate::moments::products::LANES;
+use crate::registers::{Lanes, in_widest, unrolled};
 
 /// Number of records.
 const TOGETHER: usize = 8;
@@ -91,52 +91,57 @@ impl Quantise<'_> {
         let inner = INNER * clip_norm * clip_norm;
         let mut number = 0;
         for group in rows.as_chunks_mut::<D>().0.as_chunks_mut::<TOGETHER>().0 {
-            let mut own: [[f64; D]; TOGETHER] = *group;
-            for row in &mut own {
+            let (mut own, mut factors) = ([[0.0; D]; TOGETHER], [0.0; TOGETHER]);
+            let (mut are_faithful, mut are_inner) = (true, true);
+            unrolled!(RECORD => {
+                let (values, mut row): ([f64; D], [f64; D]) = (group[RECORD], [0.0; D]);
                 for column in 0..D {
-                    row[column] = scaled(row[column], centres[column], scales[column], limit);
+                    row[column] = scaled(values[column], centres[column], scales[column], limit);
                 }
-            }
-            let norms = squared_norms(&own);
-            let (mut are_faithful, mut are_inner, mut factors) = (true, true, [0.0; TOGETHER]);
-            for record in 0..TOGETHER {
-                are_faithful &= FAITHFUL.contains(&norms[record]);
-                are_inner &= norms[record] <= inner;
-                factors[record] = UNIT / clip_norm.max(norms[record].sqrt());
+                own[RECORD] = row;
+                factors[RECORD] = squared_norm(&row);
+            });
+            for norm in &factors {
+                are_faithful &= FAITHFUL.contains(norm);
+                are_inner &= *norm <= inner;
             }
             if !are_faithful {
                 break;
             }
-            for record in 0..TOGETHER {
-                for column in 0..D {
-                    own[record][column] = round_ties_even(own[record][column] * factors[record]);
-                }
+            for factor in &mut factors {
+                *factor = UNIT / clip_norm.max(factor.sqrt());
             }
-            if !are_inner {
-                // Sums of these squares are exact.
-                let norms = squared_norms(&own);
-                for record in 0..TOGETHER {
-                    if norms[record] > BALL {
-                        shrink_into_ball(&mut own[record], BALL);
-                    }
+            unrolled!(RECORD => {
+                let mut row = own[RECORD];
+                for value in &mut row {
+                    *value = round_ties_even(*value * factors[RECORD]);
                 }
-            }
-            *group = own;
+                if !are_inner && squared_norm(&row) > BALL {
+                    shrink_into_ball(&mut row, BALL);
+                }
+                group[RECORD] = row;
+            });
             number += TOGETHER;
         }
         number
     }
 }
 
-/// Returns the squared norm of every row. The squares of up to nine columns are added in order, as
-/// by [`products::squared_norm`](super::super::products::squared_norm).
+/// As [`products::squared_norm`](super::super::products::squared_norm).
 #[inline(always)]
-fn squared_norms<const D: usize>(rows: &[[f64; D]; TOGETHER]) -> [f64; TOGETHER] {
-    let mut norms = [0.0; TOGETHER];
-    for column in 0..D {
-        for record in 0..TOGETHER {
-            norms[record] += rows[record][column] * rows[record][column];
+fn squared_norm(row: &[f64]) -> f64 {
+    let (blocks, rest) = row.as_chunks::<LANES>();
+    let (mut lanes, mut sum, mut of_rest) = ([0.0; LANES], 0.0, 0.0);
+    for block in blocks {
+        for lane in 0..LANES {
+            lanes[lane] += block[lane] * block[lane];
         }
     }
-    norms
+    for lane in &lanes {
+        sum += lane;
+    }
+    for value in rest {
+        of_rest += value * value;
+    }
+    sum + of_rest
 }

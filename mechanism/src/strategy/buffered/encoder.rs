@@ -43,6 +43,7 @@
 use super::steps::{BufferCoefficients, BufferStep};
 use super::{Buffered, Buffers, Decoder, ExponentialBuffer, StepError, array};
 use crate::strategy::step::{Identification, fingerprint, refused, sums, wrong_length};
+use crate::registers::{Lanes, in_widest};
 use crate::strategy::{COEFFICIENT_BITS, Encoder, IntegerRow};
 use zeroize::Zeroizing;
 
@@ -152,8 +153,8 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
                 self.delay_magnitudes[phase] = line;
             }
             None => match x {
-                IntegerRow::Narrow(x) => take_step(&step, extra, buffers, x, y),
-                IntegerRow::Wide(x) => take_step(&step, extra, buffers, x, y),
+                IntegerRow::Narrow(x) => in_widest(TakeStep { step: &step, extra, buffers, x, y }),
+                IntegerRow::Wide(x) => in_widest(TakeStep { step: &step, extra, buffers, x, y }),
             },
         }
         *self.magnitudes = magnitudes;
@@ -203,6 +204,24 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
 
 /// A step of all coordinates. Additions to `y` are modulo 2¹²⁸; nothing else overflows, by
 /// [`BufferedEncoder::next_magnitudes`]. For 64-bit `x` a product takes a single instruction.
+struct TakeStep<'a, const B: usize, X> {
+    step: &'a BufferStep,
+    extra: u32,
+    buffers: &'a mut [[i128; B]],
+    x: &'a [X],
+    y: &'a mut [i128],
+}
+
+impl<const B: usize, X: Copy + Into<i128>> Lanes for TakeStep<'_, B, X> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        take_step(self.step, self.extra, self.buffers, self.x, self.y);
+    }
+}
+
+#[inline(always)]
 fn take_step<const B: usize, X: Copy + Into<i128>>(
     step: &BufferStep,
     extra_bits: u32,
