@@ -25,8 +25,6 @@ use hushflow::strategies::matrix;
 use hushflow::strategies::schedule::LearningRates;
 use hushflow::strategies::{Candidate, StrategiesError};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde::de::value::StrDeserializer;
 
 use super::output::SearchStatus;
 use super::output::{print_json, print_wrapped};
