@@ -7,8 +7,8 @@
 //!
 //! The arguments are the number of people and the exponents of Zipf's law of the keys. A person has
 //! a number of records of a Pareto tail (exponent 1.5), at most 1000, and a method uses K of them
-//! at most, drawn at random. The stream has each record in an epoch of its own, drawn at random. Noise
-//! is seeded. Results are in `docs/discovery.md`.
+//! at most, drawn at random. The stream has each record in an epoch that is drawn at random. Noise
+//! is seeded.
 //!
 //! - *Gaussian*: the number of people of each key at the end of the stream, with noise for K keys
 //!   and a threshold for K keys (Wilson et al. 2020).

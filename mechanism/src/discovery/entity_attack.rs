@@ -36,9 +36,10 @@ proptest! {
         for epoch in &stream {
             // Some keys come in two parts, as from two workers.
             let parts = |epoch: &[(usize, u128)]| -> Vec<_> {
-                let rows = |key| epoch.iter().filter(move |row| row.0 == key);
-                let entities = |key| rows(key).map(|row| row.1).collect();
-                (0..4).map(|key| (KEYS[key], rows(key).count() as i128, entities(key))).collect()
+                let entities = |key| {
+                    epoch.iter().filter(|row| row.0 == key).map(|row| row.1).collect::<Vec<_>>()
+                };
+                (0..4).map(|key| (KEYS[key], entities(key).len() as i128, entities(key))).collect()
             };
             let (first, second) = epoch.split_at(epoch.len() / 2);
             let keys = [parts(first), parts(second)].concat();
