@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use discovery::DiscoverySetting;
 pub use error::PublicationError;
-pub use moments::{Calibration, Grid, MomentPublication, with_indicators};
+pub use moments::{Calibration, MomentPublication, with_indicators};
 pub use window_audit::{WindowAudit, WindowFinding};
 pub use windows::{WindowEstimate, WindowPublication};
 
@@ -42,6 +42,24 @@ struct Header {
     strategy: Option<StrategyChoice>,
     #[serde(default, skip_serializing_if = "Grid::is_exact")]
     grid: Grid,
+}
+
+/// The integers that are released.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Grid {
+    /// Encoded sums, exactly: the grid of logs that name none.
+    #[default]
+    Exact,
+    /// Encoded sums, rounded to a grid for noise of 64 bits.
+    Rounded,
+}
+
+impl Grid {
+    /// Whether it is the one of logs that name none.
+    fn is_exact(&self) -> bool {
+        *self == Self::Exact
+    }
 }
 
 /// The publication of a pipeline.
@@ -85,7 +103,8 @@ impl Publication {
     /// # Errors
     /// [`PublicationError::Header`], or why its parameters are invalid.
     pub fn from_header(header: &PublicHeader) -> Result<Self, PublicationError> {
-        let Header { parameters, noise_multiplier, strategy, grid } = serde_json::from_slice(&header.parameters)?;
+        let Header { parameters, noise_multiplier, strategy, grid } =
+            serde_json::from_slice(&header.parameters)?;
         if let Some(windows) = WindowPublication::new(parameters.clone(), header.private)? {
             return Ok(Self::Windows(windows.with_noise_multiplier(noise_multiplier)));
         }

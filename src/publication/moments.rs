@@ -18,7 +18,7 @@ use hushflow_mechanism::workload::{Decay, Workload};
 use hushflow_operators::{FixedMeasurement, Measurement};
 use serde::{Deserialize, Serialize};
 
-use super::{DiscoverySetting, Publication, PublicationError, check_width, guarantee};
+use super::{DiscoverySetting, Grid, Publication, PublicationError, check_width, guarantee};
 use crate::estimates::{self, ColumnScales, ScaledView};
 use crate::histogram::of_records;
 use crate::ledger::Charge;
@@ -37,24 +37,6 @@ pub struct Calibration {
     pub strategy: StrategyChoice,
     /// The integers that are released.
     pub grid: Grid,
-}
-
-/// The integers that are released.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Grid {
-    /// Encoded sums, exactly: the grid of logs that name none.
-    #[default]
-    Exact,
-    /// Encoded sums, rounded to a grid for noise of 64 bits.
-    Rounded,
-}
-
-impl Grid {
-    /// Whether it is the one of logs that name none.
-    pub(super) fn is_exact(&self) -> bool {
-        *self == Self::Exact
-    }
 }
 
 /// Public parameters and the values derived from them.
@@ -101,11 +83,9 @@ impl MomentPublication {
             let of_keys = multiplier_of_keys(&parameters, noise_multiplier);
             Ok((mechanism.with_noise_multiplier(of_keys)?, noise_multiplier, grid))
         };
-        let is_cheap =
-            |mechanism: &MatrixMechanism| mechanism.moments().rounding_share() <= MOST_ROUNDING;
+        let is_cheap = |mechanism: &MatrixMechanism| mechanism.moments().rounding_share() <= MOST_ROUNDING;
         let rounded = calibrated(Grid::Rounded).ok().filter(|(mechanism, ..)| is_cheap(mechanism));
-        let (mechanism, noise_multiplier, grid) =
-            rounded.map_or_else(|| calibrated(Grid::Exact), Ok)?;
+        let (mechanism, noise_multiplier, grid) = rounded.map_or_else(|| calibrated(Grid::Exact), Ok)?;
         let calibration = Calibration { noise_multiplier, strategy: chosen, grid };
         let publication = Self::new(parameters, mechanism, calibration, private)?;
         // A stated threshold may be too low for this noise.

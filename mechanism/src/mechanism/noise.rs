@@ -342,9 +342,7 @@ impl MomentMechanism {
         let deviation = other.parameters.noise_multiplier * other.relative_sensitivity;
         match self.rounding {
             RoundingLoss::Encoders(added) => (self.claim.squared.sqrt() + added) / deviation,
-            RoundingLoss::Grid(added, of_grid) => {
-                (self.claim.squared.sqrt() + added) / deviation + of_grid
-            }
+            RoundingLoss::Grid(added, of_grid) => (self.claim.squared.sqrt() + added) / deviation + of_grid,
             RoundingLoss::Correlators(added) => self.claim.squared.sqrt() / deviation + added,
         }
     }

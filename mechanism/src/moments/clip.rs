@@ -353,10 +353,7 @@ impl Clipper {
 
     /// As [`quantise_all`](Self::quantise_all), in the memory of the records, which is wiped in the
     /// end.
-    pub fn quantise_taken(
-        &self,
-        mut records: Vec<f64>,
-    ) -> Result<(QuantisedRows, Vec<usize>), RecordError> {
+    pub fn quantise_taken(&self, mut records: Vec<f64>) -> Result<(QuantisedRows, Vec<usize>), RecordError> {
         if self.is_simple() && records.len().is_multiple_of(self.width()) {
             let left_out = together::quantise_rows(self, &mut records, 0);
             return Ok((QuantisedRows::of_values(self.width(), records), left_out));

@@ -399,7 +399,8 @@ mod tests {
     fn the_first_bits_determine_the_bin_of_the_table() {
         let bins = &*BINS;
         let mut rng = ChaCha20Rng::seed_from_u64(5);
-        let near = |&end: &u64| [0, 1, 2, 1 << 19, 1 << 20, 1 << 35].map(|off| [end.wrapping_sub(off), end + off]);
+        let near =
+            |&end: &u64| [0, 1, 2, 1 << 19, 1 << 20, 1 << 35].map(|off| [end.wrapping_sub(off), end + off]);
         let near: Vec<u64> = bins.cumulative.iter().flat_map(near).flatten().collect();
         let random: Vec<u64> = (0..100_000).map(|_| rng.next_u64() >> 17).collect();
         let mut open = [0; 2];

@@ -199,7 +199,10 @@ impl DiscreteGaussian {
             let words = words[..blocks.len()].as_flattened_mut().as_flattened_mut();
             rng.fill_bytes(cast_slice_mut(words));
             let (bytes, _) = cast_slice::<u64, [u8; 8]>(words).as_chunks::<2>().0.as_chunks();
-            blocks.iter_mut().zip(bytes).for_each(|(block, bytes)| self.fill_block(rng, bytes, block, ROUNDS));
+            blocks
+                .iter_mut()
+                .zip(bytes)
+                .for_each(|(block, bytes)| self.fill_block(rng, bytes, block, ROUNDS));
         }
         words.as_flattened_mut().as_flattened_mut().zeroize();
     }

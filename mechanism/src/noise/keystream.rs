@@ -97,7 +97,8 @@ mod wide {
                 *d = _mm512_shuffle_epi32::<0b00_11_10_01>(*d);
             }
         }
-        for ((rows, start), bytes) in blocks.iter().zip(&start).zip(batch.as_chunks_mut::<{ 4 * BLOCK }>().0) {
+        for ((rows, start), bytes) in blocks.iter().zip(&start).zip(batch.as_chunks_mut::<{ 4 * BLOCK }>().0)
+        {
             let row = |r: usize| -> [[u8; 16]; 4] { cast(_mm512_add_epi32(rows[r], start[r])) };
             let [a, b, c, d] = [row(0), row(1), row(2), row(3)];
             // Whole blocks at a time: a call for every 16 bytes would take a third of all.

@@ -278,9 +278,7 @@ impl EncodedSums {
     }
 
     fn runs_of<'a>(&self, mut row: &'a mut [i128]) -> impl Iterator<Item = (&EncodedRun, &'a mut [i128])> {
-        self.runs.iter().map_while(move |run| {
-            Some((run, row.split_off_mut(..run.length)?))
-        })
+        self.runs.iter().map_while(move |run| Some((run, row.split_off_mut(..run.length)?)))
     }
 
     pub(super) fn replay(&mut self, sums: &[i128]) -> Result<(), StepError> {
@@ -306,7 +304,9 @@ fn runs(noise: impl Iterator<Item = CoordinateNoise>) -> Vec<EncodedRun> {
         };
         match runs.last_mut().filter(is_equal) {
             Some(run) => run.length += 1,
-            None => runs.push(EncodedRun { length: 1, sampler: scale.map(DiscreteGaussian::new), rounded_bits }),
+            None => {
+                runs.push(EncodedRun { length: 1, sampler: scale.map(DiscreteGaussian::new), rounded_bits })
+            }
         }
     }
     runs

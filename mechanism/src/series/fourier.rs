@@ -15,8 +15,8 @@
 //! digit, so with Higham 2002, Theorem 24.2, the error of log₂ n passes is below 8u log₂ n of the
 //! result in the Euclidean norm. The split is one more such pass.
 
-use nalgebra::Complex;
 use crate::registers::{Lanes, in_widest};
+use nalgebra::Complex;
 use std::f64::consts::PI;
 
 /// Transforms of real series of one length.

@@ -28,7 +28,8 @@ pub(super) fn quantise_rows(clipper: &Clipper, rows: &mut Vec<f64>, start: usize
     while position * width < records.len() {
         position += in_widest(Quantise { clipper, rows: &mut records[position * width..] });
         for row in records[position * width..].chunks_exact_mut(width).take(TOGETHER) {
-            for (value, (&centre, &scale)) in row.iter_mut().zip(clipper.centres.iter().zip(&clipper.scales)) {
+            for (value, (&centre, &scale)) in row.iter_mut().zip(clipper.centres.iter().zip(&clipper.scales))
+            {
                 *value = scaled(*value, centre, scale, clipper.limit);
             }
             match quantise_in_place(row, clipper.clip_norm) {

@@ -47,8 +47,7 @@ fn check_packed(significand: u32, exponent: u32) {
     let mut rng = ChaCha20Rng::seed_from_u64(u64::from(significand) ^ u64::from(exponent));
     let (blocks, mut opened) = (1000, 0);
     for block in 0..blocks {
-        let words: [[u64; 2]; ROUNDS] =
-            std::array::from_fn(|position| words(block * 7 + position, &mut rng));
+        let words: [[u64; 2]; ROUNDS] = std::array::from_fn(|position| words(block * 7 + position, &mut rng));
         let bytes = words.map(|words| words.map(u64::to_le_bytes));
         let mut noise = [0i64; ROUNDS];
         let (bins, leading, low_bits) = (gaussian.bins, gaussian.leading, gaussian.low_bits);
@@ -56,11 +55,7 @@ fn check_packed(significand: u32, exponent: u32) {
         opened += open.count_ones() as usize;
         let before = rng.get_word_pos();
         for position in (0..ROUNDS).filter(|position| open >> position & 1 == 0) {
-            assert_eq!(
-                gaussian.round(words[position], &mut rng),
-                Some(noise[position].into()),
-                "{words:x?}"
-            );
+            assert_eq!(gaussian.round(words[position], &mut rng), Some(noise[position].into()), "{words:x?}");
         }
         assert_eq!(rng.get_word_pos(), before, "no more bits");
     }

@@ -42,8 +42,8 @@
 
 use super::steps::{BufferCoefficients, BufferStep};
 use super::{Buffered, Buffers, Decoder, ExponentialBuffer, StepError, array};
-use crate::strategy::step::{Identification, fingerprint, refused, sums, wrong_length};
 use crate::registers::{Lanes, in_widest};
+use crate::strategy::step::{Identification, fingerprint, refused, sums, wrong_length};
 use crate::strategy::{COEFFICIENT_BITS, Encoder, IntegerRow};
 use zeroize::Zeroizing;
 
