@@ -144,6 +144,10 @@ fn only_the_requested_epochs_and_keys_are_shown() {
     assert_eq!(shown(&[]), all);
     assert_eq!(shown(&["--since", "18"]), lines_where(&|line| line.0 >= 18));
     assert_eq!(shown(&["--since", "21"]), []);
+    let beyond = finish(&mut tail(&state, &["--since", "21"])).succeeded();
+    assert!(beyond.err.contains("note: the log ends at epoch 20, before epoch 21"), "{}", beyond.err);
+    finish(&mut tail(&state, &["--quantiles", "0.5"]))
+        .failed(2, &["they need [[histograms]] in the pipeline file"]);
     assert_eq!(shown(&["--key", "k3"]), lines_where(&|line| line.1 == "\"k3\""));
     let two = shown(&["--key", "k6", "--key", "k0", "--since", "20"]);
     assert_eq!(two, lines_where(&|line| line.0 == 20 && ["\"k0\"", "\"k6\""].contains(&line.1.as_str())));
