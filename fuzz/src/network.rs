@@ -152,7 +152,8 @@ fn frames(sent: &[u8]) {
 pub(crate) fn http(input: &[u8]) {
     static SERVER: OnceLock<SocketAddr> = OnceLock::new();
     let address = *SERVER.get_or_init(|| {
-        let url = Arc::new(Metrics::default()).serve(&HttpEndpoint::at("127.0.0.1:0"), false).expect("a free port");
+        let url =
+            Arc::new(Metrics::default()).serve(&HttpEndpoint::at("127.0.0.1:0"), false).expect("a free port");
         url["http://".len()..].trim_end_matches("/metrics").parse().expect("an address")
     });
     let [cut, sent @ ..] = input else { return };

@@ -192,7 +192,9 @@ impl UnpackedStream {
             offset: self.used(),
             unpacked: self.unpacked,
             problem: match error.kind() {
-                _ if is_cut(error) => format!("it ends too early, so it is cut or still being written; {ANEW}"),
+                _ if is_cut(error) => {
+                    format!("it ends too early, so it is cut or still being written; {ANEW}")
+                }
                 ErrorKind::Unsupported => error.to_string(),
                 _ => format!("{error}; {ANEW}"),
             },

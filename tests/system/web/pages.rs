@@ -163,7 +163,9 @@ fn addresses_hold_the_state_of_the_page() {
     browser.evaluate("location.hash = '#key=k1&estimate=regression%3Aa~b%2Bc'; 1");
     browser.await_true("$('trend-title').textContent === 'Regression of a: coefficient of intercept' && $('columns').children.length === 3");
     browser.evaluate("location.hash = '#key=nobody'; 1");
-    browser.await_true("!$('message').hidden && $('message').textContent === 'this log has no such key Show all keys'");
+    browser.await_true(
+        "!$('message').hidden && $('message').textContent === 'this log has no such key Show all keys'",
+    );
     browser.evaluate("document.querySelector('#message a').click(); 1");
     browser.await_true("!$('overview').hidden && $('message').hidden && $('cards').children.length > 0");
     browser.complaints.retain(|complaint| !complaint.to_string().contains("400"));
