@@ -110,6 +110,13 @@ struct Arrived {
     entities: Zeroizing<Vec<u128>>,
 }
 
+/// A candidate, or what an epoch adds to one, in the private log. Private.
+struct StoredCandidate<'i> {
+    name: String,
+    sums: &'i [i128],
+    entities: Zeroizing<Vec<u128>>,
+}
+
 /// What an epoch adds. Private, but for `public`.
 pub struct ClosedKeys {
     /// The sums of slots with records, or with a key that is new.
@@ -225,7 +232,8 @@ impl Candidates {
         let (secret, mut rest) = private.split_first_chunk().ok_or(DiscoveryError::State)?;
         self.secrets.push(of_integers(secret));
         while !rest.is_empty() {
-            let (name, sums, entities) = self.take_candidate(&mut rest).ok_or(DiscoveryError::State)?;
+            let StoredCandidate { name, sums, entities } =
+                self.take_candidate(&mut rest).ok_or(DiscoveryError::State)?;
             self.add_candidate(name.into(), sums, &entities);
         }
         for name in names_of(public).ok_or(DiscoveryError::State)? {
@@ -280,7 +288,7 @@ impl Candidates {
             self.take_slot(name.into());
         }
         for _ in 0..candidates {
-            let (name, sums, entities) = self.take_candidate(&mut rest)?;
+            let StoredCandidate { name, sums, entities } = self.take_candidate(&mut rest)?;
             self.add_candidate(name.into(), sums, &entities);
         }
         (rest.is_empty() && self.names.len() <= self.discovery.parameters.most as usize).then_some(())
@@ -292,10 +300,7 @@ impl Candidates {
     }
 
     /// Takes name, sums and entities.
-    fn take_candidate<'i>(
-        &self,
-        integers: &mut &'i [i128],
-    ) -> Option<(String, &'i [i128], Zeroizing<Vec<u128>>)> {
+    fn take_candidate<'i>(&self, integers: &mut &'i [i128]) -> Option<StoredCandidate<'i>> {
         let name = take_name(integers, PRIVATE)?;
         let (sums, mut rest) = integers.split_at_checked(self.coordinates)?;
         let mut entities = Zeroizing::default();
@@ -306,7 +311,7 @@ impl Candidates {
             rest = after;
         }
         *integers = rest;
-        Some((name, sums, entities))
+        Some(StoredCandidate { name, sums, entities })
     }
 
     /// Appends the number of entities and the entities, if they are counted.

@@ -168,9 +168,9 @@ fn no_entity_moves_the_slots_farther_than_charged() {
             let mut encoded = vec![0; SLOTS * EPOCHS * width];
             for (world, sign) in worlds.into_iter().zip([1, -1]) {
                 for &(slot, epoch, value) in world {
-                    for lag in 0..EPOCHS - epoch {
-                        let at = (slot * EPOCHS + epoch + lag) * width;
-                        let coefficient = sign * (coefficients[lag] * unit) as i128;
+                    for (later, coefficient) in (epoch..EPOCHS).zip(&coefficients) {
+                        let at = (slot * EPOCHS + later) * width;
+                        let coefficient = sign * (coefficient * unit) as i128;
                         encoded[at] += coefficient;
                         encoded[at + 1] += coefficient * (value << RECORD_BITS);
                     }
