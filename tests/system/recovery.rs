@@ -100,7 +100,7 @@ fn pipe(pipeline: &Path, state: &Path, rows: &str, random: Option<&mut Random>) 
 #[test]
 fn a_source_piped_in_again_after_kills_is_not_counted_twice() {
     let lab = Lab::new();
-    let stream = Stream { rows: 20_000, epochs: 400 };
+    let stream = Stream { rows: 60_000, epochs: 400 };
     let rows = stream.csv();
     lab.write("data.csv", &rows);
     let pipeline = lab.write("pipeline.toml", stream.pipeline("-", ""));

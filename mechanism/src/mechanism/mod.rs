@@ -40,8 +40,8 @@
 //! The noise is a discrete Gaussian on the grid. Its deviation in grid units does not depend on ζ,
 //! because neither do `ν = λζ²`, `c = κ²/ζ²` and `s/ζ`. It is rounded up to a
 //! [`NoiseScale`](crate::noise::NoiseScale). (Encoded sums that are [rounded](Strategies::rounded)
-//! and noise that is [correlated](Strategies::correlated) ahead of the sums have grids of their own:
-//! [`CoordinateNoise::sum_bits`].) A discrete Gaussian of
+//! and noise that is [correlated](Strategies::correlated) ahead of the sums have grids of their
+//! own: [`CoordinateNoise::sum_bits`].) A discrete Gaussian of
 //! parameter σ_q on integers at distance Δ_q, coordinate by coordinate, is ρ-zCDP with exactly
 //! `ρ = Σ_q Δ_q²/(2σ_q²)` (Canonne, Kamath, Steinke 2020, on the multivariate discrete Gaussian),
 //! and here `ρ ≤ 1/(2σ²)`.

@@ -38,8 +38,8 @@
 //! | | 32 | the first k of these are the rest of j |
 //!
 //! Several draws are made at a time, in the widest [`registers`](crate::registers). As in
-//! [`gaussian`](super::gaussian), a round is accepted only if its words alone show that it ends, and
-//! with which result. Then it equals, bit by bit, the round in that module.
+//! [`gaussian`](super::gaussian), a round is accepted only if its words alone show that it ends,
+//! and with which result. Then it equals, bit by bit, the round in that module.
 
 use super::exponential;
 use super::exponential::LazyUniform;

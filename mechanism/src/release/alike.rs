@@ -2,8 +2,8 @@
 //! that makes the released integers equal; then everything observable must be equal.
 //!
 //! Inputs differ by records that are not finite or have extreme size, or by enough records for sums
-//! to exceed an integer width. In the encoded form `z' = z + C(x − x')`, rounded or not; in the correlated form
-//! `u' = u + K(x − x')` and `z' = u' + R(u')`.
+//! to exceed an integer width. In the encoded form `z' = z + C(x − x')`, rounded or not; in the
+//! correlated form `u' = u + K(x − x')` and `z' = u' + R(u')`.
 
 use super::*;
 use crate::mechanism::{Method, MomentParameters, Strategies};
