@@ -55,7 +55,25 @@ pub enum Grid {
     Rounded,
 }
 
+/// The largest share of the sensitivity that the rounding of encoded sums may cause.
+const MAX_ROUNDING_SHARE: f64 = 1e-3;
+
 impl Grid {
+    /// Calibrates on the coarser grid if its rounding costs little, and else on the exact one.
+    ///
+    /// # Errors
+    /// Those of `calibrate` on the exact grid.
+    pub fn choose<M, E>(
+        calibrate: impl Fn(Grid) -> Result<M, E>,
+        rounding_share: impl Fn(&M) -> f64,
+    ) -> Result<(M, Grid), E> {
+        let rounded = calibrate(Grid::Rounded).ok();
+        match rounded.filter(|calibrated| rounding_share(calibrated) <= MAX_ROUNDING_SHARE) {
+            Some(calibrated) => Ok((calibrated, Grid::Rounded)),
+            None => Ok((calibrate(Grid::Exact)?, Grid::Exact)),
+        }
+    }
+
     /// Whether it is the one of logs that name none.
     fn is_exact(&self) -> bool {
         *self == Self::Exact

@@ -25,9 +25,6 @@ use crate::ledger::Charge;
 use crate::pipeline::{PublicParameters, Release, bounds_by_key};
 use crate::state::PublicHeader;
 
-/// The largest share of the sensitivity that rounding may cause where there is another grid.
-const MOST_ROUNDING: f64 = 1e-3;
-
 /// Noise and strategy of a log, determined once and then fixed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
@@ -81,11 +78,10 @@ impl MomentPublication {
             let mechanism = mechanism(&parameters, &chosen, near, grid)?;
             let noise_multiplier = mechanism.moments().calibrated(epsilon, delta, cells(&parameters))?;
             let of_keys = multiplier_of_keys(&parameters, noise_multiplier);
-            Ok((mechanism.with_noise_multiplier(of_keys)?, noise_multiplier, grid))
+            Ok((mechanism.with_noise_multiplier(of_keys)?, noise_multiplier))
         };
-        let is_cheap = |mechanism: &MatrixMechanism| mechanism.moments().rounding_share() <= MOST_ROUNDING;
-        let rounded = calibrated(Grid::Rounded).ok().filter(|(mechanism, ..)| is_cheap(mechanism));
-        let (mechanism, noise_multiplier, grid) = rounded.map_or_else(|| calibrated(Grid::Exact), Ok)?;
+        let ((mechanism, noise_multiplier), grid) =
+            Grid::choose(calibrated, |(mechanism, _)| mechanism.moments().rounding_share())?;
         let calibration = Calibration { noise_multiplier, strategy: chosen, grid };
         let publication = Self::new(parameters, mechanism, calibration, private)?;
         // A stated threshold may be too low for this noise.

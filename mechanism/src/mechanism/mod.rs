@@ -247,8 +247,12 @@ impl MomentMechanism {
         Self::with_rounding(parameters, claim, rounding, 1)
     }
 
-    /// As [`new`](Self::new), for encoded sums that are rounded to the grid over `steps` steps.
-    fn rounded(
+    /// As [`new`](Self::new), for encoded sums that are [rounded](Strategies::rounded) to a coarser
+    /// grid over `steps` steps.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), or if the rounding would cost more than a hundredth of the sensitivity.
+    pub fn rounded(
         parameters: MomentParameters,
         geometry: &MomentGeometry,
         steps: u64,

@@ -14,7 +14,7 @@ use hushflow::mechanism::sensitivity::{
 };
 use hushflow::mechanism::strategy::{Objective, Purpose, StrategyName};
 use hushflow::mechanism::workload::Workload;
-use hushflow::publication::{DiscoverySetting, PublicationError, check_width};
+use hushflow::publication::{DiscoverySetting, Grid, PublicationError, check_width};
 use hushflow::strategies::Candidate;
 use serde::Serialize;
 
@@ -358,6 +358,21 @@ impl StreamPlan {
     /// guarantee.
     fn mechanism(&self, geometry: &MomentGeometry) -> Result<(MomentMechanism, f64), PublicationError> {
         check_width(self.keys, self.layout)?;
+        match self.budget {
+            // The grid of a run.
+            RequestedBudget::Guarantee(..) => {
+                let share = |(mechanism, _): &(MomentMechanism, f64)| mechanism.rounding_share();
+                Ok(Grid::choose(|grid| self.mechanism_on(grid, geometry), share)?.0)
+            }
+            _ => self.mechanism_on(Grid::Exact, geometry),
+        }
+    }
+
+    fn mechanism_on(
+        &self,
+        grid: Grid,
+        geometry: &MomentGeometry,
+    ) -> Result<(MomentMechanism, f64), PublicationError> {
         let near = match self.budget {
             RequestedBudget::None => 1.0,
             RequestedBudget::NoiseMultiplier(sigma) => sigma.value(),
@@ -373,7 +388,10 @@ impl StreamPlan {
             count_weight: None,
             bin_weight: self.bin_weight,
         };
-        let mechanism = MomentMechanism::new(parameters, geometry)?;
+        let mechanism = match grid {
+            Grid::Exact => MomentMechanism::new(parameters, geometry)?,
+            Grid::Rounded => MomentMechanism::rounded(parameters, geometry, self.purpose.horizon)?,
+        };
         let mechanism = mechanism.for_records_at_once(self.records_at_once)?;
         let cells = self.keys as f64 * self.purpose.horizon as f64;
         let multiplier = match (self.budget, &self.discovery) {

@@ -145,6 +145,15 @@ impl Experiment {
         Experiment { case, lab, sums: sums(&case, rows), strategy, levels }
     }
 
+    /// Returns the unit of released integers: the coarsest of 0 to 40 binary places on which the
+    /// noise is above 2⁴¹ units.
+    fn grid(&self, column: usize) -> f64 {
+        let grids = (0..=40).map(|bits| unit(&self.case, column) * 0.5f64.powi(bits));
+        let (mut fine, level) = (grids.clone(), self.levels[column]);
+        let is_fine = |grid: &f64| level > 2f64.powi(41) * grid;
+        fine.find(is_fine).unwrap_or_else(|| grids.last().expect("41 grids"))
+    }
+
     pub(crate) fn decoder(&self, view: &str) -> DMatrix<f64> {
         dense::decoder(&dense::workload(view, self.case.epochs), &self.strategy)
     }
@@ -180,8 +189,7 @@ impl Experiment {
         for mut row in releases.row_iter_mut() {
             let frame = log.next_frame().expect("a sound log").expect("every epoch");
             row.iter_mut().zip(frame.values).enumerate().for_each(|(column, (real, integer))| {
-                // C has 40 fractional bits.
-                *real = integer as f64 * unit(&self.case, column) * 0.5f64.powi(40);
+                *real = integer as f64 * self.grid(column);
             });
         }
         releases
@@ -208,8 +216,9 @@ impl Experiment {
             for (column, (value, noise)) in columns.zip(moments(&self.case, line)) {
                 matrix[(t, column)] = value;
                 let expected = self.levels[column] * row_norm;
+                // Scales are rounded up by at most 2⁻¹⁹.
                 assert!(
-                    (noise - expected).abs() <= 1e-6 * expected,
+                    (noise - expected).abs() <= 2e-6 * expected,
                     "noise {noise}, expected {expected}: {line}"
                 );
             }
