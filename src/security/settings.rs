@@ -39,11 +39,13 @@ pub struct TlsServer {
     pub(crate) dates: DateListener,
 }
 
-type OnWarning = Arc<dyn Fn(&str) + Send + Sync>;
+/// Shows a warning to a person.
+type Listener = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Receives warnings about the dates of a certificate. Two settings are equal whoever listens.
+/// Receives warnings about the dates of a certificate, and keeps the last one. Two settings are
+/// equal whoever listens.
 #[derive(Clone, Default)]
-pub(crate) struct DateListener(Option<OnWarning>, Arc<Mutex<Option<String>>>);
+pub(crate) struct DateListener(Option<Listener>, Arc<Mutex<Option<String>>>);
 
 impl TlsServer {
     /// Secures connections with a certificate and its key, both in PEM files. With roots, a client

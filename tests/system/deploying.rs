@@ -94,12 +94,12 @@ fn the_demonstration_takes_any_password() {
     let compose = text(&deploy("compose/secrets.yaml"));
     let script = compose.split_once("      - |\n").expect("a script").1;
     let script: Vec<&str> = script.lines().map_while(|line| line.strip_prefix("        ")).collect();
-    assert_eq!(script.len(), 2, "{script:?}");
+    assert_eq!(script.len(), 5, "{script:?}");
     let port = free_port();
     let file = lab.path("redis.password");
     let script = script.join("\n").replace("$$", "$");
     let script = script.replace("/run/secrets/redis_password", file.to_str().unwrap());
-    let script = script.replace("dir /data", &format!("port {port}\\nbind 127.0.0.1\\ndir /tmp"));
+    let script = script.replace("dir /data", &format!("port {port}\nbind 127.0.0.1\ndir /tmp"));
     let script = script.replace("redis-server", program.to_str().unwrap());
     let password = r#" it's "50 %" of \n $HOME & #1"#;
     std::fs::write(&file, format!("{password}\n")).unwrap();

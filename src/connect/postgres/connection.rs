@@ -185,8 +185,8 @@ impl DatabaseConnection {
         refusal(self.name.clone(), words)
     }
 
-    /// Returns what a login may lack that the server refuses by its rules of access: it has one code
-    /// for all of them, and words of its own language.
+    /// Returns what a login may lack that the server refuses by its rules of access. The server has
+    /// one code for all of them, and words of its own language.
     fn hint(&self, code: &str, message: &str) -> &'static str {
         match &self.tls {
             _ if code != INVALID_AUTHORIZATION => "",
