@@ -29,7 +29,8 @@ pub(crate) fn in_widest<L: Lanes>(lanes: L) -> L::Output {
 /// Repeats a block for the numbers 0 to 7, each a constant.
 ///
 /// Compilers turn a loop over rows around a loop over lanes on its side, if the rows lie at equal
-/// distances: a register then takes one number of each row, and each is loaded and stored by itself.
+/// distances: a register then takes one number of each row, and each is loaded and stored by
+/// itself.
 macro_rules! unrolled {
     ($number:ident => $body:block) => {
         unrolled!(@ $number $body 0 1 2 3 4 5 6 7)

@@ -1,6 +1,7 @@
 //! `hushflow check`: reads the real source as a run does, and shows the operator what a run would
 //! make of it.
 
+mod json;
 mod notes;
 mod report;
 

@@ -71,9 +71,10 @@ impl Fingerprints {
 /// An open file, with the bytes before the last position.
 ///
 /// Every epoch has a fingerprint, so each byte is read once and enters two checksums, not those of
-/// all windows. Let P(x) be the checksum of the bytes from where the comparison began up to x, and Z
-/// the effect of a window of zeros on a checksum. Checksums are linear: a window from s to e has the
-/// checksum P(e) ⊕ Z(P(s)), and the fingerprint, which begins with e, is Z(crc(e) ⊕ P(s)) ⊕ P(e).
+/// all windows. Let P(x) be the checksum of the bytes from where the comparison began up to x, and
+/// Z the effect of a window of zeros on a checksum. Checksums are linear: a window from s to e has
+/// the checksum P(e) ⊕ Z(P(s)), and the fingerprint, which begins with e, is Z(crc(e) ⊕ P(s)) ⊕
+/// P(e).
 struct ComparedFile {
     part: u32,
     file: File,

@@ -117,9 +117,9 @@ fn a_disk_without_room_for_the_first_epoch_costs_nothing() {
     let pipeline = lab.write("pipeline.toml", STREAM.pipeline("data.csv", ledger));
     let disk = lab.path("disk");
     std::fs::create_dir(&disk).expect("a mount point");
-    let sizes = (200..=3000).step_by(100);
+    let sizes = (60..=1740).step_by(60);
     let script =
-        "cd \"$3\"; for size in $(seq 200 100 3000); do mount -t tmpfs -o size=${size}k none .; cd \"$3\"
+        "cd \"$3\"; for size in $(seq 60 60 1740); do mount -t tmpfs -o size=${size}k none .; cd \"$3\"
         \"$1\" run --quiet \"$2\" --state state; echo $?
         cp -a state ../state-$size; cd ..; umount \"$3\"; cd \"$3\"; done";
     let ended = shell(&["unshare", "-m"], script, &pipeline, &disk).succeeded();

@@ -39,7 +39,7 @@ impl PublishedReleases {
 fn strike(child: &mut Child, state: &Path, random: &mut Random) {
     let published = || state.join("public.log").metadata().map_or(0, |log| log.len());
     if random.below(4) > 0 {
-        let enough = published() + 1 + random.below(400_000);
+        let enough = published() + 1 + random.below(40_000);
         while published() < enough && child.try_wait().expect("a child can be asked").is_none() {
             std::thread::sleep(Duration::from_micros(500));
         }

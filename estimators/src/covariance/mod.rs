@@ -11,7 +11,7 @@
 //! | [`completion`] | the maximum-entropy matrix that fits measured entries |
 //! | `shrunk` | all entries at once, at a private clipping norm |
 //! | `shrinkage` | estimates from all entries, chosen by their estimated error |
-//! | [`baselines`] | one release of all entries, the diagonal, eigenvalues; CoinPress, AdaptiveCov |
+//! | [`baselines`] | all entries at once, the diagonal, eigenvalues; CoinPress, AdaptiveCov |
 //! | `project` | other projections of entries measured at once |
 //! | [`spending`] | ρ, spent in parts; the cost of an estimate as one Gaussian mechanism |
 //! | [`estimate`] | the result and its graph; linear regression from it, and AdaSSP |

@@ -39,9 +39,9 @@
 //! *Nodes.* A unit adds 1 to at most K keys, each in one epoch: a record to its key, an entity to
 //! each of its keys in the epoch of its first record of that key. Each addition is under at most h
 //! nodes of one tree, and those of different keys are in different trees. Zero-out moves at most
-//! K·h nodes by 1. Replace-one moves nodes of 2K trees, or of one tree in which the differences of +1
-//! and −1 may cancel: by at most 2K·h in squares. In units of the deviation that is f/σ². The nodes
-//! of other keys do not differ, and the noise of all nodes is independent.
+//! K·h nodes by 1. Replace-one moves nodes of 2K trees, or of one tree in which the differences of
+//! +1 and −1 may cancel: by at most 2K·h in squares. In units of the deviation that is f/σ². The
+//! nodes of other keys do not differ, and the noise of all nodes is independent.
 //!
 //! *Moments.* Given all that is released before the moments of an epoch, names of that epoch
 //! included, a record is in one cell: the slot of its key, in its own epoch or in that of the
@@ -66,9 +66,10 @@
 //! adapted to the past, because N does not depend on it. The union over K keys gives δ_d. ∎
 //!
 //! *Why u = 2.* A guarantee about entities converts to one about records, and a record may move
-//! from one entity to another (`accounting/adjacency.rs`). Then the records of two entities differ, and
-//! up to 2K keys have more of them in D′. The squared distances are those of the steps; the total
-//! variation, which the ledger does not multiply by steps, covers both entities from the start.
+//! from one entity to another (`accounting/adjacency.rs`). Then the records of two entities differ,
+//! and up to 2K keys have more of them in D′. The squared distances are those of the steps; the
+//! total variation, which the ledger does not multiply by steps, covers both entities from the
+//! start.
 //!
 //! The keys of which one unit alone has all records, in at most `at_least` counts each, are all
 //! hidden with a probability of at least 1 − δ_d, since to show one needs N(t) ≥ τ(t) − `at_least`.

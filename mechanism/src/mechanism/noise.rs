@@ -34,9 +34,10 @@
 //! within `μ_p = s_p/(σs)` deviations of each other. With correlated noise they lie within
 //! `s_p/(σs) + a`, where a is the effect of rounding the noise, in deviations, whatever σ is.
 //! (There s is larger than the distance of the encoded sums, by 1/(1 − σa), so at the end of the
-//! run this is `(1 − σa)/σ + a = 1/σ`.) The same holds for encoded sums that are rounded. This part of the run is (ε, δ)-private wherever one
-//! Gaussian mechanism of multiplier 1/μ_p is (ε, δ − (1 + e^ε)τ)-private, where τ is the total
-//! variation between the noise drawn so far and its ideal. [`Spending`] finds the least ε.
+//! run this is `(1 − σa)/σ + a = 1/σ`.) The same holds for encoded sums that are rounded. This part
+//! of the run is (ε, δ)-private wherever one Gaussian mechanism of multiplier 1/μ_p is (ε, δ − (1 +
+//! e^ε)τ)-private, where τ is the total variation between the noise drawn so far and its ideal.
+//! [`Spending`] finds the least ε.
 //!
 //! [`accounting::discrete`]: crate::accounting::discrete
 
@@ -149,10 +150,10 @@ fn share_of_sensitivity(deviations: f64, noise_multiplier: f64) -> Result<f64, M
 }
 
 /// Returns what rounding encoded sums to the grid adds over `steps` steps, in deviations of the
-/// noise. `encoders` is what encoders add. A rounded sum errs by at most half a unit, so it moves by
-/// at most 1 more than the sum, and a unit of a rounded coordinate is less than 2⁻⁴¹ deviations. The
-/// coordinates and steps that may differ are those of [`of_correlators`]. `None` for sent records,
-/// which differ in more keys.
+/// noise. `encoders` is what encoders add. A rounded sum errs by at most half a unit, so it moves
+/// by at most 1 more than the sum, and a unit of a rounded coordinate is less than 2⁻⁴¹ deviations.
+/// The coordinates and steps that may differ are those of [`of_correlators`]. `None` for sent
+/// records, which differ in more keys.
 pub(super) fn of_grid(
     parameters: &MomentParameters,
     encoders: f64,

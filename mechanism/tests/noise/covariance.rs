@@ -116,7 +116,8 @@ fn check_covariance(errors: &DMatrix<f64>, decoder: &DMatrix<f64>, case: &str) {
     }
 }
 
-/// Checks the form with encoded sums, the one that rounds them, and the one with correlated noise if the strategy has it.
+/// Checks the form with encoded sums, the one that rounds them, and the one with correlated noise
+/// if the strategy has it.
 fn check(method: Method, strategies: &Strategies, workload: &str) {
     let workload: Workload = workload.parse().expect("a workload");
     let mechanism = |strategies: Strategies| {

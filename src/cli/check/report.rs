@@ -1,6 +1,6 @@
-//! The operator's screen of `hushflow check`, and the same as JSON.
+//! The operator's screen of `hushflow check`.
 
-use hushflow::check::{DiscoveredKeys, KeyCount, Problem, histogram_surveys};
+use hushflow::check::{DiscoveredKeys, KeyCount, Problem};
 use hushflow::lines::TableStyle;
 use hushflow::mechanism::epochs::Schedule;
 use hushflow::pipeline::{Column, MissingPolicy, Pipeline};
@@ -8,7 +8,6 @@ use hushflow::publication::{Publication, PublicationError};
 use hushflow::runtime::DryRun;
 use hushflow::source::{ColumnSurvey, RowCounters};
 use hushflow::time::{epoch_start, time_text};
-use serde_json::{Value, json};
 
 use super::super::output::{fit_columns, fitting_table, number, table, terminal_width};
 use super::super::{PRIVATE, prospects, thousands};
@@ -22,11 +21,11 @@ pub(super) struct CheckReport<'a> {
     pub(super) run: &'a DryRun,
     pub(super) problems: Vec<Problem>,
     /// The last epoch that a run would publish.
-    published: u64,
+    pub(super) published: u64,
     /// Releases and cost of a run.
-    release: String,
+    pub(super) release: String,
     /// The keys, if they are discovered.
-    discovered: Option<DiscoveredKeys>,
+    pub(super) discovered: Option<DiscoveredKeys>,
     /// A warning if every line would show noise.
     pub(super) prospects: Option<String>,
 }
@@ -66,7 +65,7 @@ impl<'a> CheckReport<'a> {
     }
 
     /// Returns the outcomes of the rows: a name for programs, one for people, and a count.
-    fn outcomes(&self) -> [(&'static str, &'static str, u64); 12] {
+    pub(super) fn outcomes(&self) -> [(&'static str, &'static str, u64); 12] {
         let c: &RowCounters = &self.run.counters;
         let [missing, malformed] = match self.pipeline.rows.missing {
             MissingPolicy::ByColumn => ["  lack a value or more", "  have a malformed value or more"],
@@ -91,7 +90,7 @@ impl<'a> CheckReport<'a> {
     }
 
     /// Returns the times at which an epoch begins, or its number.
-    fn epoch_name(&self, epoch: u64) -> String {
+    pub(super) fn epoch_name(&self, epoch: u64) -> String {
         match &self.pipeline.epochs.schedule {
             Schedule::ByTime(by) => epoch_start(by, epoch),
             Schedule::ByCount(_) => "-".into(),
@@ -104,7 +103,7 @@ impl<'a> CheckReport<'a> {
     }
 
     /// Returns the unlisted keys with the most rows.
-    fn unlisted(&self) -> Vec<(String, u64)> {
+    pub(super) fn unlisted(&self) -> Vec<(String, u64)> {
         let keys = self.run.survey.unlisted_keys.iter();
         let mut keys: Vec<_> =
             keys.map(|(key, &rows)| (String::from_utf8_lossy(key).into_owned(), rows)).collect();
@@ -316,96 +315,6 @@ impl<'a> CheckReport<'a> {
     fn left_out(&self) -> Option<String> {
         let count = self.run.left_out.filter(|&count| count > 0)?;
         Some(percent(count, self.run.tally.records))
-    }
-
-    /// The same for programs.
-    pub(super) fn json(&self) -> Value {
-        let seen = self.run;
-        let outcomes: serde_json::Map<_, _> =
-            self.outcomes().into_iter().map(|(name, _, count)| (name.to_owned(), count.into())).collect();
-        let columns: Vec<_> = self
-            .columns()
-            .map(|(survey, column)| {
-                json!({
-                    "name": column.name, "lower": column.lower, "upper": column.upper, "below": survey.values.below.values,
-                    "above": survey.values.above.values,
-                    "least": survey.values.range.map(|range| range.0), "greatest": survey.values.range.map(|range| range.1),
-                    "missing": survey.missing, "malformed": survey.malformed,
-                })
-            })
-            .collect();
-        let histograms: Vec<_> = histogram_surveys(self.pipeline, &seen.survey)
-            .map(|(histogram, survey)| {
-                let bins = survey.bins;
-                json!({
-                    "column": histogram.column, "with_bin": bins.with, "without_bin": bins.without, "missing": bins.missing,
-                })
-            })
-            .collect();
-        let keys: Vec<_> = self
-            .key_names()
-            .into_iter()
-            .zip(seen.tally.by_key())
-            .map(|(key, records)| json!({"key": key, "records": records}))
-            .collect();
-        let unlisted: Vec<_> =
-            self.unlisted().into_iter().map(|(key, rows)| json!({"key": key, "rows": rows})).collect();
-        let names = self.key_names();
-        let epochs: Vec<_> = seen
-            .tally
-            .epochs
-            .iter()
-            .map(|(&epoch, counts)| {
-                let counts: serde_json::Map<_, _> = names
-                    .iter()
-                    .zip(counts)
-                    .map(|(name, &count)| ((*name).to_owned(), count.into()))
-                    .collect();
-                json!({"epoch": epoch, "from": self.epoch_name(epoch), "records": counts})
-            })
-            .collect();
-        let steps: Vec<_> = seen
-            .survey
-            .steps
-            .iter()
-            .map(|step| json!({"from": time_text(step.from), "to": time_text(step.to), "line": step.line}))
-            .collect();
-        let range =
-            |range: Option<(i64, i64)>| range.map(|(first, last)| [time_text(first), time_text(last)]);
-        let mut report = json!({
-            "private": true,
-            "warning": PRIVATE,
-            "pipeline": self.pipeline.name,
-            "rows": seen.counters.rows,
-            "is_whole": self.run.is_whole,
-            "outcomes": outcomes,
-            "left_out_by_entity_limits": self.run.left_out,
-            "counting_within_entity_limits": self.run.counting,
-            "columns": columns,
-            "histograms": histograms,
-            "keys": keys,
-            "unlisted_keys": unlisted,
-            "event_times": range(seen.survey.events.range),
-            "clock": range(seen.survey.clocks.range),
-            "largest_steps": steps,
-            "backward_steps": seen.survey.backward_steps,
-            "early_events": seen.survey.early_events,
-            "longest_uncounted_stretch": {
-                "before": seen.survey.stretches.uncounted.before,
-                "rows": seen.survey.stretches.uncounted.counters.rows,
-            },
-            "epochs_published": self.published,
-            "horizon": self.pipeline.epochs.schedule.horizon(),
-            "epochs": epochs,
-            "release": self.release,
-            "notes": self.notes(),
-            "problems": self.problems,
-            "fault": self.run.fault.as_ref().map(ToString::to_string),
-        });
-        if let Some(discovered) = &self.discovered {
-            report["discovered"] = json!(discovered);
-        }
-        report
     }
 }
 

@@ -1,5 +1,6 @@
-//! The reference of the pipeline file, printed from the table of fields that the parser reads by: as
-//! text, as Markdown and as a JSON schema. With a glossary of words and letters in tables and JSON.
+//! The reference of the pipeline file, printed from the table of fields that the parser reads by:
+//! as text, as Markdown and as a JSON schema. With a glossary of words and letters in tables and
+//! JSON.
 
 mod markdown;
 mod schema;

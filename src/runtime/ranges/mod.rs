@@ -18,8 +18,8 @@
 //! resume stay in the first process.
 //!
 //! **Who may.** A source of listed text files, alone in its pipeline, without keys to discover.
-//! Other processes read if, besides, nothing needs the values of all rows in one place: duplicates that
-//! are recognised by an id, `preflight = "stop"`, and exact counts that are shown to a person.
+//! Other processes read if, besides, nothing needs the values of all rows in one place: duplicates
+//! that are recognised by an id, `preflight = "stop"`, and exact counts that are shown to a person.
 //!
 //! [ranges]: crate::source::RangePlan
 

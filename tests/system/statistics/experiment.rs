@@ -148,10 +148,8 @@ impl Experiment {
     /// Returns the unit of released integers: the coarsest of 0 to 40 binary places on which the
     /// noise is above 2⁴¹ units.
     fn grid(&self, column: usize) -> f64 {
-        let grids = (0..=40).map(|bits| unit(&self.case, column) * 0.5f64.powi(bits));
-        let (mut fine, level) = (grids.clone(), self.levels[column]);
-        let is_fine = |grid: &f64| level > 2f64.powi(41) * grid;
-        fine.find(is_fine).unwrap_or_else(|| grids.last().expect("41 grids"))
+        let grid = |bits| unit(&self.case, column) * 0.5f64.powi(bits);
+        (0..40).map(grid).find(|grid| self.levels[column] > 2f64.powi(41) * grid).unwrap_or(grid(40))
     }
 
     pub(crate) fn decoder(&self, view: &str) -> DMatrix<f64> {
