@@ -377,10 +377,9 @@ impl Pipeline {
     /// assert_eq!(pipeline.columns[0].name, "dep_delay");
     /// assert_eq!(pipeline.privacy.clip_norm, 2f64.sqrt());
     ///
-    /// let mistyped = Pipeline::EXAMPLE.replace("horizon", "horizont"); let error =
-    /// Pipeline::parse(&mistyped, "flights.toml".as_ref()).unwrap_err();
-    /// assert!(error.to_string().contains("epochs.horizont: unknown field: did you mean
-    /// horizon?"));
+    /// let mistyped = Pipeline::EXAMPLE.replace("horizon", "horizont");
+    /// let error = Pipeline::parse(&mistyped, "flights.toml".as_ref()).unwrap_err();
+    /// assert!(error.to_string().contains("epochs.horizont: unknown field: did you mean horizon?"));
     /// # Ok::<(), hushflow::pipeline::PipelineError>(())
     /// ```
     pub fn parse(text: &str, path: &Path) -> Result<Pipeline, PipelineError> {

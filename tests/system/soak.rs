@@ -1,7 +1,7 @@
 //! Many epochs in one run: memory, open files and the private log do not grow while the public log
 //! does.
 //!
-//! `HUSHFLOW_SOAK=n` runs n epochs instead of 5,000.
+//! `HUSHFLOW_SOAK=n` runs n epochs instead of 20,000.
 
 use std::fmt::Write as _;
 use std::io::{Write, stderr};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::harness::{Lab, finish, hushflow, releases, run, wait};
 
 fn epochs() -> u64 {
-    std::env::var("HUSHFLOW_SOAK").ok().and_then(|number| number.parse().ok()).unwrap_or(5_000)
+    std::env::var("HUSHFLOW_SOAK").ok().and_then(|number| number.parse().ok()).unwrap_or(20_000)
 }
 
 /// Resources of a process at one moment.

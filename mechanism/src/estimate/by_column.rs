@@ -143,14 +143,15 @@ impl<'a> ColumnwiseMoments<'a> {
     /// [`DensityError::Scale`] for a step that is not above 0.
     ///
     /// ```
-    /// use hushflow_mechanism::estimate::by_column::ColumnwiseMoments; use
-    /// hushflow_mechanism::estimate::debias::{MomentNoise, NoisyMoments}; use
-    /// hushflow_mechanism::moments::{Layout, SecondMoment}; // Two rows, (4, none) and (6, 1):
-    /// counts, Σ(y₁, y₂, e₁, e₂), and no second moments. let coordinates = [2.0, 10.0, 1.0, 1.0,
-    /// 0.0]; let layout = Layout::new(4, SecondMoment::None); let noise = MomentNoise { count: 0.0,
-    /// first: 0.0, second: 0.0 }; let moments = ColumnwiseMoments::new(NoisyMoments { layout,
-    /// coordinates: &coordinates, noise }, 1.0)?; assert_eq!([0, 1].map(|column|
-    /// moments.column(column).count().0), [2.0, 1.0]);
+    /// use hushflow_mechanism::estimate::by_column::ColumnwiseMoments;
+    /// use hushflow_mechanism::estimate::debias::{MomentNoise, NoisyMoments};
+    /// use hushflow_mechanism::moments::{Layout, SecondMoment};
+    /// // Two rows, (4, none) and (6, 1): counts, Σ(y₁, y₂, e₁, e₂), and no second moments.
+    /// let coordinates = [2.0, 10.0, 1.0, 1.0, 0.0];
+    /// let layout = Layout::new(4, SecondMoment::None);
+    /// let noise = MomentNoise { count: 0.0, first: 0.0, second: 0.0 };
+    /// let moments = ColumnwiseMoments::new(NoisyMoments { layout, coordinates: &coordinates, noise }, 1.0)?;
+    /// assert_eq!([0, 1].map(|column| moments.column(column).count().0), [2.0, 1.0]);
     /// # Ok::<(), hushflow_mechanism::estimate::density::DensityError>(())
     /// ```
     pub fn new(moments: NoisyMoments<'a>, step: f64) -> Result<Self, DensityError> {

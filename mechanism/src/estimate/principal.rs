@@ -129,16 +129,20 @@ impl NoisyMoments<'_> {
     /// account for.
     ///
     /// ```
-    /// use hushflow_mechanism::estimate::debias::{MomentNoise, NoisyMoments}; use
-    /// hushflow_mechanism::estimate::principal::PrincipalOf; use
-    /// hushflow_mechanism::moments::{Layout, SecondMoment}; let moments = NoisyMoments { layout:
-    /// Layout::new(2, SecondMoment::Full), coordinates: &[1000.0, 0.0, 0.0, 200.0, 90.0, 200.0],
-    /// noise: MomentNoise { count: 0.0, first: 2.0, second: 3.0 }, }; let found =
-    /// moments.principal_components(&[1.0, 1.0], PrincipalOf::Covariance, 1, Default::default())?;
-    /// let first = &found.components[0]; assert!((first.eigenvalue - 0.29).abs() < 1e-3 &&
-    /// first.interval.contains(0.29)); let direction = first.direction.as_ref().expect("the gap is
-    /// 0.18, the noise 0.003"); assert!((direction.vector[0] - 0.5f64.sqrt()).abs() < 1e-9 &&
-    /// direction.angle < 0.05);
+    /// use hushflow_mechanism::estimate::debias::{MomentNoise, NoisyMoments};
+    /// use hushflow_mechanism::estimate::principal::PrincipalOf;
+    /// use hushflow_mechanism::moments::{Layout, SecondMoment};
+    /// let moments = NoisyMoments {
+    ///     layout: Layout::new(2, SecondMoment::Full),
+    ///     coordinates: &[1000.0, 0.0, 0.0, 200.0, 90.0, 200.0],
+    ///     noise: MomentNoise { count: 0.0, first: 2.0, second: 3.0 },
+    /// };
+    /// let found =
+    ///     moments.principal_components(&[1.0, 1.0], PrincipalOf::Covariance, 1, Default::default())?;
+    /// let first = &found.components[0];
+    /// assert!((first.eigenvalue - 0.29).abs() < 1e-3 && first.interval.contains(0.29));
+    /// let direction = first.direction.as_ref().expect("the gap is 0.18, the noise 0.003");
+    /// assert!((direction.vector[0] - 0.5f64.sqrt()).abs() < 1e-9 && direction.angle < 0.05);
     /// # Ok::<(), hushflow_mechanism::estimate::density::DensityError>(())
     /// ```
     pub fn principal_components(

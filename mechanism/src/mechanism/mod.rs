@@ -251,7 +251,8 @@ impl MomentMechanism {
     /// grid over `steps` steps.
     ///
     /// # Errors
-    /// As [`new`](Self::new), or if the rounding would cost more than a hundredth of the sensitivity.
+    /// As [`new`](Self::new), or if the rounding would cost more than a hundredth of the
+    /// sensitivity.
     pub fn rounded(
         parameters: MomentParameters,
         geometry: &MomentGeometry,

@@ -349,8 +349,8 @@ fn keys_of_an_entity_of_one_world_alone_are_not_seen() {
     });
     let findings = NEIGHBOURS.tried(&cases.collect::<Vec<_>>());
     findings.expect_no_leaks();
-    // An entity of one record moves releases as far as a record does that moves to a key that is not
-    // shown: half of what is charged for the moments.
+    // An entity of one record moves releases as far as a record does that moves to a key that is
+    // not shown: half of what is charged for the moments.
     let share = findings.shares.values().copied().fold(0.0, f64::max);
     assert!(findings.tried == 16 && (0.44..0.9001).contains(&share), "{share}");
 }

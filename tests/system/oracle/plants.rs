@@ -8,7 +8,8 @@
 //! - `Expected:` the output of a test that has found it: `LEAK` and the kind, for the oracle,
 //! - `Test:` the arguments of `cargo test` for that test, unless it is the one over neighbours.
 //!
-//! A build takes minutes, so a run of all tests only checks that the patches still apply. To plant them:
+//! A build takes minutes, so a run of all tests only checks that the patches still apply. To plant
+//! them:
 //!
 //! ```text
 //! HUSHFLOW_ORACLE_PLANTS=all cargo test --test system oracle::plants      # or 03,07

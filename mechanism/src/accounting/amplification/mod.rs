@@ -134,13 +134,14 @@ impl RandomParticipation {
     /// use hushflow_mechanism::accounting::{Delta, NoiseMultiplier};
     /// use hushflow_mechanism::sensitivity::Neighbours;
     ///
-    /// let sigma = NoiseMultiplier::new(1.2)?; let epsilon = |participation: RandomParticipation|
-    /// -> Result<_, Box<dyn std::error::Error>> { let composition =
-    /// participation.composition(Neighbours::ZeroOut, sigma)?;
-    /// Ok(composition.epsilon(Delta::new(1e-6)?).ok_or("δ is too small")?.high) }; let poisson =
-    /// epsilon(RandomParticipation::Poisson { rate: 0.02, steps: 250 })?; let balls =
-    /// epsilon(RandomParticipation::Allocation { bins: 50, rounds: 5 })?; assert!(poisson < 1.7 &&
-    /// balls < 1.7);
+    /// let sigma = NoiseMultiplier::new(1.2)?;
+    /// let epsilon = |participation: RandomParticipation| -> Result<_, Box<dyn std::error::Error>> {
+    ///     let composition = participation.composition(Neighbours::ZeroOut, sigma)?;
+    ///     Ok(composition.epsilon(Delta::new(1e-6)?).ok_or("δ is too small")?.high)
+    /// };
+    /// let poisson = epsilon(RandomParticipation::Poisson { rate: 0.02, steps: 250 })?;
+    /// let balls = epsilon(RandomParticipation::Allocation { bins: 50, rounds: 5 })?;
+    /// assert!(poisson < 1.7 && balls < 1.7);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn composition(

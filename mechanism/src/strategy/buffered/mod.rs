@@ -52,9 +52,9 @@ use steps::BufferCoefficients;
 /// A buffered strategy, ready to run.
 ///
 /// ```
-/// use hushflow_mechanism::strategy::{Factorization, Strategy, StrategyName}; use
-/// hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers,
-/// ExponentialBuffer}; use hushflow_mechanism::workload::Workload;
+/// use hushflow_mechanism::strategy::{Factorization, Strategy, StrategyName};
+/// use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
+/// use hushflow_mechanism::workload::Workload;
 ///
 /// let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
 /// let parameters = BufferedParameters { horizon: Some(1000), buffers };
