@@ -28,8 +28,9 @@ const DEFAULT_CASES: usize = 320;
 /// Rows at the start of a long stream, so that the sums of squares exceed 2⁵³.
 const CROWD_ROWS: usize = 5000;
 
-/// Powers of two at which an integer or a float gets wider.
-const WIDTHS: [u32; 9] = [7, 31, 32, 53, 61, 62, 63, 64, 100];
+/// Powers of two at which an integer or a float gets wider. Rounded sums are integers modulo 2⁸⁸ or
+/// more.
+const WIDTHS: [u32; 9] = [7, 31, 32, 53, 61, 62, 63, 64, 86];
 
 const VALUES: [&str; 10] = [
     "NaN",
