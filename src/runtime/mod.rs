@@ -212,7 +212,7 @@ pub struct RunSummary {
 /// `publication` is the one that [`Publication::of_pipeline`] makes for this state directory.
 /// `begins` is called once, with the first epoch of this run.
 ///
-/// Only the first process of a cluster commits; the others release their shards, and [read](ranges)
+/// Only the first process of a cluster commits; the others release their shards, and read
 /// some of the rows.
 ///
 /// # Errors
