@@ -235,7 +235,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    /// Logs of older versions name no grid: they are read and continued on the finest one.
+    /// A log that names no grid is read and continued on the finest one.
     #[test]
     fn a_log_without_a_grid_has_the_finest() {
         let text = "name = 'a'\nsource.path = 'a.csv'\ncolumns = [{ name = 'x', lower = 0, upper = 1 }]\n\
