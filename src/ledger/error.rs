@@ -60,7 +60,7 @@ pub enum LedgerRefusal {
     /// A run that shares a ledger does not name its data set.
     #[error(
         "{}, but nothing says which data are read here: name them, with data_set = {example:?} under [ledger] in the pipeline file, \
-         or with --data-set {example}; data of another name have a ledger of their own",
+         or for an estimate from a file with --data-set {example}; data of another name have a ledger of their own",
         recorded.as_ref().map_or("this ledger is for one data set".into(), |name| format!("this ledger is that of the data set {name:?}")),
         example = recorded.as_deref().unwrap_or("flights")
     )]

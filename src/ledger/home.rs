@@ -43,7 +43,7 @@ pub enum LedgerHomeError {
     /// No data set is named, so the ledger is undetermined.
     #[error(
         "ledgers are kept in {} (by HUSHFLOW_LEDGER or the user's configuration), but nothing says which data these are: name them, \
-         with data_set = \"flights\" under [ledger] in the pipeline file, or with --data-set flights",
+         with data_set = \"flights\" under [ledger] in the pipeline file, or for an estimate from a file with --data-set flights",
         path.display()
     )]
     NoData {
