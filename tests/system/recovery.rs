@@ -35,11 +35,11 @@ impl PublishedReleases {
 }
 
 /// Kills a run: in one case of four soon after its start, otherwise after it has published more
-/// bytes.
-fn strike(child: &mut Child, state: &Path, random: &mut Random) {
+/// bytes, fewer than `most`.
+fn strike(child: &mut Child, state: &Path, random: &mut Random, most: u64) {
     let published = || state.join("public.log").metadata().map_or(0, |log| log.len());
     if random.below(4) > 0 {
-        let enough = published() + 1 + random.below(40_000);
+        let enough = published() + 1 + random.below(most);
         while published() < enough && child.try_wait().expect("a child can be asked").is_none() {
             std::thread::sleep(Duration::from_micros(500));
         }
@@ -91,7 +91,7 @@ fn pipe(pipeline: &Path, state: &Path, rows: &str, random: Option<&mut Random>) 
     std::thread::scope(|scope| {
         scope.spawn(|| feed(input, rows));
         if let Some(random) = random {
-            strike(&mut child, state, random);
+            strike(&mut child, state, random, 40_000);
         }
         wait(child).code == Some(0)
     })
@@ -202,7 +202,7 @@ fn other_public_parameters_are_refused_and_views_are_not() {
 #[test]
 fn only_sums_that_no_start_needs_are_erased() {
     let lab = Lab::new();
-    let stream = Stream { rows: 20_000, epochs: 1000 };
+    let stream = Stream { rows: 40_000, epochs: 4000 };
     lab.write("data.csv", stream.csv());
     let text = stream.pipeline("data.csv", "").replacen("keep = 'all'", "keep = '0 epochs'", 1);
     let pipeline = lab.write("pipeline.toml", text);
@@ -211,7 +211,7 @@ fn only_sums_that_no_start_needs_are_erased() {
     let mut random = Random(4);
     loop {
         let mut child = run(&pipeline, &state, 2).spawn().expect("the run starts");
-        strike(&mut child, &state, &mut random);
+        strike(&mut child, &state, &mut random, 400_000);
         let ended = wait(child).code;
         if witness.observe() == stream.epochs as usize && ended == Some(0) {
             break;
