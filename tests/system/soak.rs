@@ -1,7 +1,7 @@
 //! Many epochs in one run: memory, open files and the private log do not grow while the public log
 //! does.
 //!
-//! `HUSHFLOW_SOAK=n` runs n epochs instead of 20,000.
+//! `HUSHFLOW_SOAK=n` runs n epochs instead of 100,000.
 
 use std::fmt::Write as _;
 use std::io::{Write, stderr};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::harness::{Lab, finish, hushflow, releases, run, wait};
 
 fn epochs() -> u64 {
-    std::env::var("HUSHFLOW_SOAK").ok().and_then(|number| number.parse().ok()).unwrap_or(20_000)
+    std::env::var("HUSHFLOW_SOAK").ok().and_then(|number| number.parse().ok()).unwrap_or(100_000)
 }
 
 /// Resources of a process at one moment.
@@ -103,5 +103,7 @@ fn check(samples: &[Sample], published: u64) {
     written.expect("standard error is open");
     assert!(late.resident_kilobytes < early.resident_kilobytes + 2048, "memory grows");
     assert!(late.files <= early.files, "files stay open");
-    assert!(late.private_bytes < 2 * early.private_bytes, "the private log grows");
+    // Whole, it would be twice as long as the releases. How much waits for a checkpoint depends on
+    // time.
+    assert!(late.private_bytes < published + published / 2, "the private log grows");
 }
