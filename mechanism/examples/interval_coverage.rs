@@ -19,7 +19,7 @@ use std::error::Error;
 use chacha20::ChaCha8Rng;
 use hushflow_mechanism::estimate::by_column::ColumnwiseMoments;
 use hushflow_mechanism::estimate::debias::{MIN_COUNT_TO_NOISE, MomentNoise, NoisyMoments};
-use hushflow_mechanism::estimate::density::Density;
+use hushflow_mechanism::estimate::density::{Density, Sampler};
 use hushflow_mechanism::estimate::intervals::{Confidence, Interval};
 use hushflow_mechanism::estimate::quality::Quality;
 use hushflow_mechanism::moments::{Layout, SecondMoment};
@@ -61,6 +61,40 @@ impl Share {
         if 4 * all >= releases && self.worst.as_ref().is_none_or(|(worst, _)| coverage < *worst) {
             self.worst = Some((coverage, setting));
         }
+    }
+}
+
+/// Sums with fresh noise.
+struct NoisySums {
+    exact: Vec<f64>,
+    /// Standard deviation of the noise of each sum.
+    levels: Vec<f64>,
+    normal: Sampler,
+}
+
+impl NoisySums {
+    /// Takes the means of first and second moments of `count` records.
+    fn new(
+        layout: Layout,
+        noise: MomentNoise,
+        means: impl Iterator<Item = f64>,
+        count: f64,
+    ) -> Result<Self, Box<dyn Error>> {
+        let exact: Vec<f64> = [1.0].into_iter().chain(means).map(|mean| mean * count).collect();
+        let first = std::iter::repeat_n(noise.first, layout.dimension);
+        let second =
+            layout.second_entries().map(|(i, j)| noise.second / if i == j { 1.0 } else { 2f64.sqrt() });
+        let levels: Vec<f64> = [noise.count].into_iter().chain(first).chain(second).collect();
+        let (mean, covariance) =
+            (DVector::zeros(levels.len()), DMatrix::identity(levels.len(), levels.len()));
+        let normal = Density::known(mean, covariance)?.sampler().ok_or("the identity is a covariance")?;
+        Ok(NoisySums { exact, levels, normal })
+    }
+
+    fn draw(&self, random: &mut ChaCha8Rng) -> Vec<f64> {
+        let normal = self.normal.draw(random);
+        let sums = self.exact.iter().zip(&self.levels).zip(&normal);
+        sums.map(|((exact, level), normal)| exact + level * normal).collect()
     }
 }
 
@@ -128,20 +162,11 @@ fn by_column(
             _ => expected(i) * expected(j),
         }
     };
-    let entries: Vec<_> = layout.second_entries().collect();
-    let first = (0..2 * columns).map(expected);
-    let exact = [1.0].into_iter().chain(first).chain(entries.iter().copied().map(product));
-    let exact: Vec<f64> = exact.map(|x| x * count).collect();
-    let second = entries.iter().map(|(i, j)| noise.second / if i == j { 1.0 } else { 2f64.sqrt() });
-    let levels = [noise.count].into_iter().chain(std::iter::repeat_n(noise.first, 2 * columns));
-    let levels: Vec<f64> = levels.chain(second).collect();
-    let normal = Density::known(DVector::zeros(levels.len()), DMatrix::identity(levels.len(), levels.len()))?;
-    let sampler = normal.sampler().ok_or("the identity is a covariance")?;
+    let means = (0..2 * columns).map(expected).chain(layout.second_entries().map(product));
+    let sums = NoisySums::new(layout, noise, means, count)?;
     let mut counts = BTreeMap::<_, (u32, u32)>::new();
     for _ in 0..releases {
-        let normal = sampler.draw(random);
-        let released = exact.iter().zip(&levels).zip(&normal);
-        let coordinates: Vec<f64> = released.map(|((x, level), normal)| x + level * normal).collect();
+        let coordinates = sums.draw(random);
         let moments = NoisyMoments { layout, coordinates: &coordinates, noise };
         let moments = ColumnwiseMoments::new(moments, 1.0)?;
         let own = moments.column(0);
@@ -198,21 +223,11 @@ fn setting(
     };
     let count = size * SUM_NOISE;
     let covariance = |i: usize, j: usize| if i == j { variance } else { correlation * variance };
-    let entries = layout.second_entries().map(|(i, j)| covariance(i, j) + mean * mean);
-    let exact = [1.0].into_iter().chain((0..dimension).map(|_| mean)).chain(entries).map(|x| x * count);
-    let exact: Vec<f64> = exact.collect();
-    let second = layout.second_entries().map(|(i, j)| noise.second / if i == j { 1.0 } else { 2f64.sqrt() });
-    let first = std::iter::repeat_n(noise.first, dimension);
-    let levels: Vec<f64> = [noise.count].into_iter().chain(first).chain(second).collect();
-    let coordinates = levels.len();
-    let standard = DMatrix::identity(coordinates, coordinates);
-    let standard = Density::known(DVector::zeros(coordinates), standard)?;
-    let sampler = standard.sampler().ok_or("the identity is a covariance")?;
+    let second = layout.second_entries().map(|(i, j)| covariance(i, j) + mean * mean);
+    let sums = NoisySums::new(layout, noise, (0..dimension).map(|_| mean).chain(second), count)?;
     let mut counts = BTreeMap::<_, (u32, u32)>::new();
     for _ in 0..releases {
-        let normal = sampler.draw(random);
-        let released = exact.iter().zip(&levels).zip(&normal);
-        let coordinates: Vec<f64> = released.map(|((x, level), normal)| x + level * normal).collect();
+        let coordinates = sums.draw(random);
         let moments = NoisyMoments { layout, coordinates: &coordinates, noise };
         let quality = match moments.quality() {
             _ if coordinates[0] <= MIN_COUNT_TO_NOISE * noise.count || coordinates[0] <= 0.0 => "too few",

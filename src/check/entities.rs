@@ -60,7 +60,7 @@ impl EntityCut {
         }
     }
 
-    /// Counts the values of each of so many columns, too.
+    /// Also counts the values in each of the first `columns` columns.
     pub(super) fn count_values(&mut self, columns: usize) {
         self.values = vec![0; columns];
     }

@@ -170,7 +170,7 @@ impl RowJudge {
         self.sources.iter_mut().for_each(|source| source.values = none());
     }
 
-    /// Counts the values of each column among what counts of entities, too.
+    /// Also counts the values of each column in the records of entities that count.
     pub fn count_values(&mut self) {
         let columns = self.pipeline.columns.len();
         self.cut.iter_mut().for_each(|cut| cut.count_values(columns));

@@ -22,9 +22,9 @@ pub(crate) struct HttpArguments {
     /// Serve only clients with a certificate that one of these roots has signed, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     tls_client_roots: Option<PathBuf>,
-    /// Answer requests whose Host is this name too, such as stats.example.org: the name under which
-    /// a proxy or a service of a cluster passes them on. May be repeated. Other names are refused,
-    /// so that no site can read what is served by a name of its own
+    /// Also answer requests for this host name, such as stats.example.org, which a proxy or a
+    /// service of a cluster passes on. May be repeated. Requests for other names are refused, so
+    /// that another web site can't read the page through a name that it controls
     #[arg(long, value_name = "NAME", value_parser = host_name)]
     served_as: Vec<String>,
 }

@@ -109,8 +109,8 @@ mod tests {
 
     use super::*;
 
-    /// A certificate for the year 2030 is warned of before, in its last days, and after them, once
-    /// each.
+    /// A certificate for the year 2030 causes three warnings, once each: before it is valid, in its
+    /// last days, and after it has expired.
     #[test]
     fn the_dates_of_a_certificate_are_warned_of_while_it_is_served() {
         let directory = tempfile::tempdir().unwrap();

@@ -42,8 +42,8 @@ pub struct TlsServer {
 /// Shows a warning to a person.
 type Listener = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Receives warnings about the dates of a certificate, and keeps the last one. Two settings are
-/// equal whoever listens.
+/// Receives warnings about the dates of a certificate, and keeps the last one. It does not count
+/// when settings are compared.
 #[derive(Clone, Default)]
 pub(crate) struct DateListener(Option<Listener>, Arc<Mutex<Option<String>>>);
 
@@ -55,8 +55,8 @@ impl TlsServer {
         TlsServer { identity, client_roots, dates }
     }
 
-    /// Calls `listener` with a warning once the certificate is about to expire, has expired, or is
-    /// not valid yet: where it begins to be served, and with the connections that follow.
+    /// Calls `listener` with a warning if the certificate is not valid yet, is about to expire, or
+    /// has expired: at the start, and at later connections.
     pub fn on_warning(self, listener: impl Fn(&str) + Send + Sync + 'static) -> Self {
         TlsServer { dates: DateListener(Some(Arc::new(listener)), Arc::default()), ..self }
     }

@@ -34,18 +34,23 @@ fn lines(folder: &Path) -> (usize, Vec<Value>) {
     (files.len(), text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect())
 }
 
+/// Kills a run six times at random moments, and then runs it to its end.
+fn finish_after_kills(pipeline: &Path, state: &Path) {
+    let mut random = Random(3);
+    for _ in 0..6 {
+        let mut child = run(pipeline, state, 1).spawn().expect("the run starts");
+        std::thread::sleep(Duration::from_millis(random.below(400)));
+        let _ = child.kill();
+        wait(child);
+    }
+    finish(&mut run(pipeline, state, 1)).succeeded();
+}
+
 #[test]
 fn killed_runs_leave_every_epoch_in_the_files_once_as_tail_shows_it() {
     for (rotate, files) in [("rotate = '7 epochs'", 6..=6), ("rotate = '64 KiB'", 3..=40), ("", 1..=1)] {
         let (lab, pipeline, state) = case(&format!("[[sinks]]\npath = 'out/releases.ndjson'\n{rotate}\n"));
-        let mut random = Random(3);
-        for _ in 0..6 {
-            let mut child = run(&pipeline, &state, 1).spawn().expect("the run starts");
-            std::thread::sleep(Duration::from_millis(random.below(400)));
-            let _ = child.kill();
-            wait(child);
-        }
-        finish(&mut run(&pipeline, &state, 1)).succeeded();
+        finish_after_kills(&pipeline, &state);
         let (found, lines) = lines(&lab.path("out"));
         assert!(files.contains(&found), "{rotate}: {found} files");
         let shown = finish(&mut tail(&state, &[])).succeeded().json();
@@ -133,14 +138,7 @@ pub(crate) fn shown(state: &Path) -> Vec<Vec<String>> {
 #[test]
 fn killed_runs_leave_every_estimate_in_the_files_once() {
     let (lab, pipeline, state) = case("[[sinks]]\npath = 'out'\nformat = 'parquet'\nrotate = '7 epochs'\n");
-    let mut random = Random(3);
-    for _ in 0..6 {
-        let mut child = run(&pipeline, &state, 1).spawn().expect("the run starts");
-        std::thread::sleep(Duration::from_millis(random.below(400)));
-        let _ = child.kill();
-        wait(child);
-    }
-    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    finish_after_kills(&pipeline, &state);
     let (found, expected) = (rows(&lab.path("out")), shown(&state));
     assert_eq!(expected.len(), 1 + 40 * 7);
     assert_eq!(found[0], expected[0]);

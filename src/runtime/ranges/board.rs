@@ -1,5 +1,5 @@
-//! Hands out ranges to parse, in their order, to whoever is free, and keeps what was parsed until
-//! its turn.
+//! Hands out ranges, in their order, to the next free parser, and keeps parsed ranges until their
+//! turn.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

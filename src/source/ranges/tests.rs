@@ -57,13 +57,13 @@ type RecordContent = (u32, Vec<u64>, Option<Entity>, Option<u64>);
 /// Missing and malformed fields by column, and the rows of unlisted keys.
 type SurveyFacts = (Vec<(u64, u64)>, BTreeMap<Vec<u8>, u64>);
 
-/// What a reader gives.
+/// The result of reading.
 #[derive(Default)]
 struct Outcome {
     records: BTreeMap<u64, Vec<RecordContent>>,
     marks: Vec<EpochMark>,
     counters: RowCounters,
-    /// Rows read at each event: batches and marks come when rows do, whoever parses them.
+    /// Rows read at each event. It must not depend on the parser.
     events: Vec<u64>,
     survey: SurveyFacts,
     error: Option<String>,
