@@ -1,7 +1,7 @@
 //! Judges rows while they are read: the first ones, then those since the last judgement.
 //!
-//! A judgement is a function of the rows alone, whatever the order in which several sources are
-//! read, and whether a run was interrupted:
+//! A judgement depends on the rows alone. It does not depend on the order in which several sources
+//! are read, nor on interruptions of the run:
 //!
 //! - A record counts in its epoch, any other row in the epoch that the clock of its own source has
 //!   reached.
@@ -9,11 +9,12 @@
 //!   and by the closed epochs alone.
 //! - Each source is judged by its own rows. Epochs and keys without a record are those of all
 //!   sources together.
-//! - Besides the rows since the last judgement, consecutive epochs that each show mostly rows
-//!   that don't count are judged by themselves, and so is one in which the public clock fell back.
+//! - Besides the rows since the last judgement, two kinds of epochs are judged by themselves:
+//!   consecutive epochs in each of which most rows don't count, and an epoch in which the public
+//!   clock fell back.
 //! - The values of each column, below and above its bounds, are judged in the same way, and so are
 //!   the records that the limits of entities leave out, over all sources together.
-//! - The [state](JudgeState) after a judgement is committed with the epochs that it passes.
+//! - The [state](JudgeState) after a judgement is committed with the epochs that it accepts.
 
 use hushflow_operators::{Entity, EntityHistory, Records};
 use serde::{Deserialize, Serialize};
@@ -59,7 +60,7 @@ struct SourceState {
 #[derive(Clone, Serialize, Deserialize)]
 pub struct JudgeState {
     coverage: ClosedCoverage,
-    /// Whether each key has a record; no keys if all have.
+    /// Whether each key has a record; empty if all keys have one.
     keys: Vec<bool>,
     /// One for each source.
     sources: Vec<SourceState>,
@@ -94,14 +95,14 @@ impl SourceJudge {
         self.values.set_judged();
     }
 
-    /// Whether the public clock fell back in the newest closed epochs, for most of their rows and a
-    /// good part of all.
+    /// Whether the public clock fell back in the newest closed epochs, for most of their rows and
+    /// for at least one in `RUN_SHARE` of all rows.
     fn has_fallen(&self) -> bool {
         let (newest, rows) = (self.rows.newest(), self.rows.closed.rows);
         2 * newest.behind_clock > newest.rows && newest.behind_clock >= LEAST.max(rows / RUN_SHARE)
     }
 
-    /// Returns the rows to judge now, if they are enough. The clock has closed epochs at `steps`
+    /// Returns the rows to judge next, if there are enough. The clock has closed epochs at `steps`
     /// rows.
     fn due(&self, steps: u64) -> Option<RowCounters> {
         if self.has_fallen() { Some(self.rows.newest()) } else { self.rows.due(steps) }
@@ -109,8 +110,8 @@ impl SourceJudge {
 }
 
 impl RowJudge {
-    /// Begins after this epoch, after which entities have these histories, from the state that was
-    /// committed with it, if any.
+    /// Begins after the epoch `committed`, with the histories of entities after that epoch and with
+    /// the state that was committed with it, if there is one.
     pub fn new(
         pipeline: &Pipeline,
         committed: u64,
@@ -139,7 +140,7 @@ impl RowJudge {
         }
     }
 
-    /// Returns what it has seen of the closed epochs.
+    /// Returns the tallies of the closed epochs.
     pub fn state(&self) -> JudgeState {
         let state = |source: &SourceJudge| SourceState { rows: source.rows, values: source.values.state() };
         JudgeState {
@@ -204,8 +205,8 @@ impl RowJudge {
         true
     }
 
-    /// Returns the problems of the first rows of each source, with those of open epochs, or of the
-    /// newest epochs among them.
+    /// Returns the problems of the first rows of each source, including rows of open epochs. If
+    /// there are none, returns the problems of the newest epochs among these rows.
     pub fn judge_first_rows(&mut self, sources: &[SourceRows<'_>], duplicates: u64) -> Vec<Problem> {
         self.sources.iter_mut().for_each(SourceJudge::set_judged);
         if let Some(cut) = &mut self.cut {
@@ -234,8 +235,8 @@ impl RowJudge {
         fallen.map(|(_, source)| problem(source)).collect()
     }
 
-    /// Returns the problems of the rows since the last judgement and of the epochs closed so far,
-    /// which the newest of these epochs show too. The surveys find words only.
+    /// Returns the problems of the rows since the last judgement and of the epochs closed so far, if
+    /// the newest of these epochs show the same problems. The surveys only supply wording.
     pub fn judge(&mut self, surveys: &[&RowSurvey]) -> Vec<Problem> {
         let steps = self.coverage.closed.steps;
         let mut found = self.judge_rows(surveys, steps);
@@ -278,7 +279,7 @@ impl RowJudge {
         found
     }
 
-    /// Returns the problems of all rows of each source, at which no run stops.
+    /// Returns the problems of all rows of each source. These problems never stop a run.
     pub fn sum_up(&self, sources: &[SourceRows<'_>], duplicates: u64) -> Vec<Problem> {
         self.all(Extent::Whole, sources, duplicates)
     }

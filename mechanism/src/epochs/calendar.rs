@@ -30,8 +30,9 @@ pub struct EpochRun {
 }
 
 impl Calendar {
-    /// Joins the boundaries of epochs into runs. Each boundary is a time in microseconds, after
-    /// the one before, and the offset of local time in seconds; the last one ends the last epoch.
+    /// Joins the boundaries of epochs into runs. Each boundary is a time in microseconds, later than
+    /// the previous one, and the offset of local time in seconds. The last boundary ends the last
+    /// epoch.
     ///
     /// Returns `None` if there is no epoch or if boundaries don't increase.
     pub fn new(time_zone: &str, boundaries: &[(i64, i32)]) -> Option<Self> {
@@ -132,7 +133,7 @@ mod tests {
             let by = schedule(&lengths);
             let epoch = by.epoch_at(time);
             prop_assert!(by.epoch_at(time - 1) <= epoch && epoch <= by.epoch_at(time + 1));
-            // The same boundaries without runs, one by one.
+            // Compare with the same boundaries one by one, without runs.
             let mut start = -500;
             for (length, expected) in lengths.iter().zip(1..) {
                 prop_assert_eq!(by.start_of(expected as u64), Some(start));
