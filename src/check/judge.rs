@@ -235,8 +235,9 @@ impl RowJudge {
         fallen.map(|(_, source)| problem(source)).collect()
     }
 
-    /// Returns the problems of the rows since the last judgement and of the epochs closed so far, if
-    /// the newest of these epochs show the same problems. The surveys only supply wording.
+    /// Returns the problems of the rows since the last judgement and of the epochs closed so far,
+    /// if the newest of these epochs show the same problems. The surveys only supply details for
+    /// the messages.
     pub fn judge(&mut self, surveys: &[&RowSurvey]) -> Vec<Problem> {
         let steps = self.coverage.closed.steps;
         let mut found = self.judge_rows(surveys, steps);

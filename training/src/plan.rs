@@ -286,8 +286,8 @@ impl TrainingPlan {
         Ok(ExpectedNoise { noise_multiplier, deviation })
     }
 
-    /// Returns the mechanism that releases gradients of a model with this number of parameters, with
-    /// the least noise that gives the guarantee. Private to the crate, because it is valid only
+    /// Returns the mechanism that releases gradients of a model with this number of parameters. It
+    /// has the least noise that gives the guarantee. Private to the crate, because it is valid only
     /// together with the sampled batches.
     pub(crate) fn mechanism(
         &self,
@@ -306,7 +306,8 @@ impl TrainingPlan {
 
     /// Returns ε spent after this number of passes: the cost of a record's contributions until
     /// then, under the noise of the whole run. Infinite if the grid uses up δ. For batches in order
-    /// it is [`MomentMechanism::spent_by`](hushflow_mechanism::mechanism::MomentMechanism::spent_by).
+    /// it is
+    /// [`MomentMechanism::spent_by`](hushflow_mechanism::mechanism::MomentMechanism::spent_by).
     pub(crate) fn spent(&self, mechanism: &MatrixMechanism, passes: u32) -> Result<f64, TrainingError> {
         let (moments, strategies) = (mechanism.moments(), mechanism.strategies());
         let cells = self.steps_per_pass() as f64 * f64::from(passes);
@@ -343,8 +344,8 @@ impl TrainingPlan {
     /// Returns a noise multiplier that gives the guarantee with sampled batches, at most [`CLOSE`]
     /// above the least one.
     ///
-    /// ln ε falls almost linearly in ln σ. So each guess is the point at which the line through both
-    /// ends reaches ε, shifted by a third of the tolerance to alternating sides. Any result is
+    /// ln ε falls almost linearly in ln σ. So each guess is the point at which the line through
+    /// both ends reaches ε, shifted by a third of the tolerance to alternating sides. Any result is
     /// valid, because its own ε was computed.
     fn calibrated(
         &self,

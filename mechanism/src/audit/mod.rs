@@ -119,7 +119,7 @@ pub enum AuditError {
         /// Epochs of the stream, from 1.
         epochs: u64,
     },
-    /// Too few trials to learn from, or to show anything.
+    /// Too few trials to learn a statistic and to bound its success.
     #[error("{found} trials are too few: give at least {least}")]
     Trials {
         /// The requested trials.
@@ -259,7 +259,7 @@ impl AuditFinding {
     }
 }
 
-/// Audits many runs of many trials each, with a statistic learned from earlier trials. `tell`
+/// Audits many runs of many trials each, with a statistic learned from earlier trials. `progress`
 /// receives the number of trials done so far, out of [`trials`](AuditSettings::trials).
 ///
 /// # Errors

@@ -1,8 +1,8 @@
 //! The state machine of discovery: candidates, their sums, and the slots of keys that are shown.
 //!
-//! Everything here is private except the names of slots. [`Candidates::close`] returns the additions
-//! of an epoch as integers for the private log and for the release; [`Candidates::replay`] applies
-//! them again.
+//! Everything here is private except the names of slots. [`Candidates::close`] returns the
+//! additions of an epoch as integers for the private log and for the release;
+//! [`Candidates::replay`] applies them again.
 
 use super::names::{PRIVATE, PUBLIC, push_name, take_name};
 use super::tree::KeyNoise;

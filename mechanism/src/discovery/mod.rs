@@ -1,5 +1,5 @@
-//! Discovery of keys that the pipeline does not list: a key is shown from the epoch in which a noisy
-//! count first exceeds a public threshold.
+//! Discovery of keys that the pipeline does not list: a key is shown from the epoch in which a
+//! noisy count first exceeds a public threshold.
 //!
 //! A log with discovery has a fixed number of *slots*, which are released like listed keys. A
 //! *candidate* is a key with a record. Its count n(t) is the number of its records up to epoch t
@@ -10,10 +10,10 @@
 //! n(t) + N(t) > τ(t) = at_least + z·s(t)      or a stated threshold
 //! ```
 //!
-//! N(t) is the noise of the key's tree (`discovery/tree.rs`), and s(t) its standard deviation. A key
-//! that passes takes the next free slot permanently. Several keys of one epoch take slots in the
-//! order of their names. Earlier records of the key enter the slot in that epoch, later records in
-//! their own epochs. When no slot is free, no key is tested. The names are part of the release.
+//! N(t) is the noise of the key's tree (`discovery/tree.rs`), and s(t) its standard deviation. A
+//! key that passes takes the next free slot permanently. Several keys of one epoch take slots in
+//! the order of their names. Earlier records of the key enter the slot in that epoch, later records
+//! in their own epochs. When no slot is free, no key is tested. The names are part of the release.
 //!
 //! # Theorem
 //! The unit of the guarantee has at most K records that pass the bound, in all epochs together: K =
@@ -31,8 +31,8 @@
 //! and composes like it, with δ_d added to the total variation.
 //!
 //! *Proof.* Let n and n′ be the counts of a key in D and D′. M̃, in either world, tests a key at t
-//! if max(n(t), n′(t)) ≥ `at_least`. Where n = n′ always, M̃ and M are the same. M̃ applies the same
-//! rule in both worlds, so given the noisy nodes of all keys, tests, names and slots are
+//! if max(n(t), n′(t)) ≥ `at_least`. Where n = n′ always, M̃ and M are the same. M̃ applies the
+//! same rule in both worlds, so given the noisy nodes of all keys, tests, names and slots are
 //! post-processing.
 //!
 //! *Nodes.* A unit adds 1 to at most K keys, each in one epoch: a record to its key, an entity to
@@ -130,8 +130,8 @@ pub const MOST_RECORDS: u32 = 1 << 20;
 pub enum Counted {
     /// The number of the key's records. A record is the unit of the guarantee.
     Records,
-    /// The number of different entities with a record of the key, each counted once over all epochs.
-    /// An entity is the unit of the guarantee.
+    /// The number of different entities with a record of the key, each counted once over all
+    /// epochs. An entity is the unit of the guarantee.
     Entities {
         /// K: the maximum number of records of an entity in all epochs, and so of keys that it
         /// touches.
@@ -291,8 +291,8 @@ impl Discovery {
         Err(DiscoveryParameterError::Threshold { found, delta: cost.min(1.0), stated: delta, least })
     }
 
-    /// Returns Σ_t Q((τ − `at_least`)/s(t)) of a threshold τ: an upper bound of the probability that
-    /// the noise of one key ever exceeds τ − `at_least`.
+    /// Returns Σ_t Q((τ − `at_least`)/s(t)) of a threshold τ: an upper bound of the probability
+    /// that the noise of one key ever exceeds τ − `at_least`.
     fn tails_beyond(&self, threshold: u64) -> f64 {
         let beyond = threshold as f64 - self.parameters.at_least as f64 - self.room() as f64 / GRID_UNITS;
         let tail = |epoch| libm::erfc(beyond / self.deviation(epoch) * FRAC_1_SQRT_2) / 2.0;

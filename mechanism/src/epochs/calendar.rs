@@ -30,9 +30,9 @@ pub struct EpochRun {
 }
 
 impl Calendar {
-    /// Joins the boundaries of epochs into runs. Each boundary is a time in microseconds, later than
-    /// the previous one, and the offset of local time in seconds. The last boundary ends the last
-    /// epoch.
+    /// Joins the boundaries of epochs into runs. Each boundary is a time in microseconds, later
+    /// than the previous one, and the offset of local time in seconds. The last boundary ends the
+    /// last epoch.
     ///
     /// Returns `None` if there is no epoch or if boundaries don't increase.
     pub fn new(time_zone: &str, boundaries: &[(i64, i32)]) -> Option<Self> {

@@ -8,10 +8,10 @@
 //!
 //! A class of m steps has the patterns of k consecutive members, or one of all members if m ≤ k.
 //! Pattern π has a multiplier v_π of `Σ_(i,j ∈ π) X_ij ≤ 1`. A pair of steps i > j that share a
-//! pattern has a multiplier w_ij of `X_ij ≥ 0`. They make `U_ij = Σ_(π ∋ i,j) v_π − w_ij`, with
-//! w_ii = 0; pairs without a common pattern have U_ij = 0. Both are in one list: the v_π in the
-//! order of their first steps, then the w_ij row by row. v alone determines the diagonal, so (v, w)
-//! and U determine each other.
+//! pattern has a multiplier w_ij of `X_ij ≥ 0`. Together they define the matrix with the entries
+//! `U_ij = Σ_(π ∋ i,j) v_π − w_ij`, where w_ii = 0; pairs without a common pattern have U_ij = 0.
+//! All multipliers are in one list: the v_π in the order of their first steps, then the w_ij row by
+//! row. v alone determines the diagonal, so (v, w) and U determine each other.
 
 use faer::linalg::solvers::Solve;
 use faer::{Mat, MatRef};
@@ -128,7 +128,7 @@ impl Classes {
         self.ranges.iter().map(block).collect()
     }
 
-    /// 1/m on the diagonal for the members of a class with patterns of m.
+    /// 1/m on the diagonal for the members of a class whose patterns have m members.
     pub(super) fn identity(&self) -> Mat<f64> {
         let mut identity = Mat::zeros(self.order.len(), self.order.len());
         for (range, patterns) in self.ranges.iter().zip(&self.patterns) {
