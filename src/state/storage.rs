@@ -113,7 +113,7 @@ pub(super) trait Storage: Send {
 pub(super) trait StorageFile: Send {
     /// The file, for messages.
     fn path(&self) -> &Path;
-    /// Bytes in the file now.
+    /// Current number of bytes in the file.
     fn length(&self) -> Result<u64, StateError>;
     /// Fills `buffer` from `offset`, or as much of it as the file has; returns the bytes filled.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, StateError>;
@@ -179,7 +179,7 @@ impl DirectoryStorage {
         Ok(Self { public, ..self })
     }
 
-    /// A new directory is an entry in its parent.
+    /// Syncs the parent directory, which holds the entry of a new directory.
     fn sync_parent(&self) -> Result<(), StateError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         calls::openat(&self.handle, "..", flags, Mode::empty())
@@ -214,7 +214,7 @@ impl DirectoryStorage {
     }
 }
 
-/// Only the public log may be read by others.
+/// Other users may read only the public log.
 fn creation_mode(name: &str) -> Mode {
     let owner = Mode::RUSR | Mode::WUSR;
     if name == PUBLIC_LOG { owner | Mode::RGRP | Mode::ROTH } else { owner }

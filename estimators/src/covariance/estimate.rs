@@ -5,8 +5,8 @@
 //! method, or from SSP (Wang 2018's AdaSSP, in zCDP).
 //!
 //! The last third of the budget sets the ridge. The least eigenvalue of the regressors' second
-//! moments is measured with noise, and the ridge raises it to what the noise of the other moments
-//! may have removed. Everything is in z, between −1 and 1.
+//! moments is measured with noise, and the ridge raises it to a bound of the noise of the other
+//! moments. All moments are in units of z, which is between −1 and 1.
 //!
 //! **Sensitivity** of the least eigenvalue of Σ qqᵀ: it moves by at most the spectral norm of vvᵀ −
 //! uuᵀ ≤ R² (Weyl), plus the error of the eigenvalue search
@@ -72,9 +72,9 @@ pub struct CovarianceEstimate {
     pub rows_deviation: f64,
     /// The measured mean about which moments are taken. `None`: the middle of the bounds.
     pub mean: Option<Mean>,
-    /// Second moments about it, divided by the number of records.
+    /// Second moments about the mean, divided by the number of records.
     pub covariance: DMatrix<f64>,
-    /// Measured entries, row by row; empty for methods that measure none.
+    /// Measured entries, row by row; empty for methods that do not measure entries.
     pub measurements: Vec<EntryMeasurement>,
     /// Partial correlations of the pairs that were measured one by one.
     pub partial_correlations: Vec<PartialCorrelation>,
@@ -274,12 +274,12 @@ pub fn coefficients(moments: &DMatrix<f64>, target: usize, ridge: f64) -> Option
     Some(Cholesky::new(others + DMatrix::identity(size, size) * ridge)?.solve(&with_target))
 }
 
-/// Regresses the column `target` on the others. Two thirds of the rest of the budget go to second
-/// moments by `method`, one third to the ridge. [`CovarianceMethod::Ssp`] makes it AdaSSP.
+/// Regresses the column `target` on the other columns. Two thirds of the remaining budget go to
+/// second moments by `method`, one third to the ridge. [`CovarianceMethod::Ssp`] makes it AdaSSP.
 ///
 /// # Errors
-/// [`CovarianceError`], by public numbers alone; [`CovarianceError::Numerical`] if `target` is no
-/// column.
+/// [`CovarianceError`], which depends on public numbers alone; [`CovarianceError::Numerical`] if
+/// `target` is not a column.
 pub fn regress<R: CryptoRng + ?Sized>(
     method: CovarianceMethod,
     sample: &CovarianceSample<'_>,

@@ -25,7 +25,7 @@ pub struct StrategyError {
     pub error: f64,
 }
 
-/// The errors for a workload on a path, whose V is not written out.
+/// The errors for a workload on a path, whose V is not stored as a matrix.
 pub(super) fn on_path(workload: &QueryWorkload) -> Result<Vec<StrategyError>, QueryError> {
     let n = workload.cells();
     let spectral = PathOptimum::spectral_error(workload).ok_or(QueryError::Numerical)?;
@@ -175,7 +175,7 @@ fn spectral(form: &DMatrix<f64>) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Rows of a tree written out: the total, and those of each inner node.
+    /// Dense rows of a tree: the total, and the rows of each inner node.
     fn written(n: usize, halves: fn(&mut [f64], &mut [f64]) -> bool) -> DMatrix<f64> {
         let mut rows = vec![vec![1.0; n]];
         let mut nodes = vec![(0, n)];

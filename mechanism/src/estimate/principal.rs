@@ -28,8 +28,9 @@
 //!
 //! **Eigenvalues.** Eigenvalues outside of its cluster shift λᵢ by Σⱼ vᵢⱼ²/(λᵢ − λⱼ), and the code
 //! subtracts this shift. (For one eigenvalue above a bulk of noise this is exact in the limit of
-//! many columns, since the sum is the Stieltjes transform of the bulk at λ̂ᵢ.) If λᵢ is alone in its
-//! cluster, it is in λ̂ᵢ ± z vᵢᵢ. Within a cluster a..b only Courant & Fischer's principle applies:
+//! many columns, since the sum is the Stieltjes transform of the bulk at λ̂ᵢ.) If λᵢ is alone in
+//! its cluster, it is in λ̂ᵢ ± z vᵢᵢ. Within a cluster a..b only Courant & Fischer's principle
+//! applies:
 //!
 //! ```text
 //! λ_max(E on u_i … u_b) ≥ λ̂ᵢ − λᵢ ≥ λ_min(E on u_a … u_i)
@@ -408,7 +409,7 @@ impl<'a> Decomposition<'a> {
             None => records,
             Some(freedom) if freedom + 1.0 < LEAST_SAMPLE => Interval::UNBOUNDED,
             Some(freedom) => {
-                // Distances of χ² quantiles, in units of the sampling error instead of √(2/freedom).
+                // Distances of χ² quantiles, with the sampling error in place of √(2/freedom).
                 let unit = (all - own).max(0.0).sqrt() / (2.0 / freedom).sqrt();
                 let below = unit * (1.0 - freedom / quantile::chi_squared(z, freedom));
                 let above = unit * (freedom / quantile::chi_squared(-z, freedom) - 1.0);

@@ -1,4 +1,4 @@
-//! Takes the rows of ranges in their turn.
+//! Takes rows that were parsed ahead, in ranges, in the order of the file.
 
 use super::{ParsedFate, ParsedRange, ParsedRow, RangePlan, RangeSupply};
 use crate::connect::SourceError;
@@ -7,22 +7,22 @@ use crate::source::content::{RowContent, RowFate, UnusableRow};
 use crate::source::rows::RowReader;
 use crate::state::Position;
 
-/// Where the next row comes from.
+/// The way to get the next row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It is parsed.
+    /// The row is parsed.
     Parsed,
-    /// Its range is not parsed yet.
+    /// The range of the row is not parsed yet.
     Wait,
-    /// It must be read.
+    /// The row must be read from the file.
     Read,
 }
 
-/// Takes rows that are parsed ahead, wherever they continue the rows before.
+/// Takes rows that are parsed ahead, if they continue the previous rows without a gap.
 pub(crate) struct RangeCursor {
     plan: RangePlan,
     supply: Box<dyn RangeSupply>,
-    /// Rows before this number are read in their turn.
+    /// Rows before this number are read from the file one by one.
     first_row: u64,
     /// The stretch that holds the next row, or a later one.
     next: usize,
@@ -121,7 +121,7 @@ impl RangeCursor {
         }
     }
 
-    /// Returns a range that its holder may forget, with the number of that process.
+    /// Returns a range that its holder may discard, with the number of that process.
     pub(crate) fn take_unused(&mut self) -> Option<(usize, usize)> {
         self.unused.take()
     }
