@@ -29,8 +29,8 @@ use super::recent::{LEAST, RUN_SHARE, Recent, Share};
 use crate::pipeline::{Pipeline, Preflight, Source};
 use crate::source::{RowCounters, RowSurvey};
 
-/// Judges the rows of a run, the values of its columns, and what the limits of entities leave out.
-/// Private. `recent.rs` decides when.
+/// Judges the rows of a run, the values of its columns, and the records that the limits of entities
+/// leave out. Private. `recent.rs` decides when rows are judged.
 pub struct RowJudge {
     pipeline: Pipeline,
     coverage: Coverage,
@@ -44,7 +44,7 @@ pub struct RowJudge {
 /// Judges the rows of a source.
 struct SourceJudge {
     rows: Recent<RowCounters>,
-    /// The counters that those of this run continue.
+    /// Counters of earlier runs, to which those of this run are added.
     earlier: RowCounters,
     values: ClippedValues,
 }
@@ -62,7 +62,7 @@ pub struct JudgeState {
     coverage: ClosedCoverage,
     /// Whether each key has a record; empty if all keys have one.
     keys: Vec<bool>,
-    /// One for each source.
+    /// The state of each source.
     sources: Vec<SourceState>,
     /// The records that the limits of entities leave out, if entities are protected.
     entities: Option<Recent<Share>>,
@@ -96,7 +96,7 @@ impl SourceJudge {
     }
 
     /// Whether the public clock fell back in the newest closed epochs, for most of their rows and
-    /// for at least one in `RUN_SHARE` of all rows.
+    /// for at least `LEAST` rows and one in `RUN_SHARE` of all rows.
     fn has_fallen(&self) -> bool {
         let (newest, rows) = (self.rows.newest(), self.rows.closed.rows);
         2 * newest.behind_clock > newest.rows && newest.behind_clock >= LEAST.max(rows / RUN_SHARE)
@@ -160,7 +160,7 @@ impl RowJudge {
         }
     }
 
-    /// Returns what the limits of entities leave out, if entities are protected.
+    /// Returns the records that the limits of entities leave out, if entities are protected.
     pub fn entities(&self) -> Option<&EntityCut> {
         self.cut.as_ref()
     }
@@ -182,14 +182,14 @@ impl RowJudge {
         self.cut.iter_mut().for_each(EntityCut::count_keys);
     }
 
-    /// Stops counting what the limits of entities leave out.
+    /// Stops counting the records that the limits of entities leave out.
     pub fn forget_entities(&mut self) {
         self.cut = None;
     }
 
-    /// Notes that the clocks have closed the epochs up to `last` at one row, and the outcomes of
-    /// the rows of these epochs since the judge began, by source. Returns whether any of the epochs
-    /// is new.
+    /// Takes note that the clocks have closed the epochs up to `last` at one row. `counters` are
+    /// the outcomes of the rows of these epochs since the judge began, by source. Returns whether
+    /// any of the epochs is new.
     pub fn close(&mut self, last: u64, counters: &[RowCounters]) -> bool {
         if last <= self.coverage.closed.last {
             return false;

@@ -223,7 +223,7 @@ impl Charge {
         let rho = self
             .rho
             .map(|rho| RhoSpending { gaussian: rho.gaussian * squared, selection: rho.selection * squared });
-        // ε of a group of records and of several windows adds up.
+        // The ε of several records and of several windows add up.
         let pure = self.pure.map(|pure| PureSpending {
             epsilon: pure.epsilon * overlap.contributions as f64 * (1.0 + MARGIN),
             noise_multiplier: pure.noise_multiplier.map(widened),
@@ -231,12 +231,13 @@ impl Charge {
         Ok(Self { noise_multiplier: sigma.value(), total_variation, rho, pure, ..self })
     }
 
-    /// Returns the neighbour relation of its guarantee.
+    /// Returns the neighbour relation of the guarantee.
     pub fn adjacency(&self) -> Adjacency {
         Adjacency { unit: self.unit.clone(), neighbours: self.neighbours }
     }
 
-    /// Returns its spending under its own neighbour relation, also if a seed drew the noise.
+    /// Returns the spending under the charge's own neighbour relation, even if a seeded generator
+    /// drew the noise.
     ///
     /// # Errors
     /// [`AccountingError`] if a number is out of range.
@@ -248,13 +249,13 @@ impl Charge {
         Discreteness::of_total_variation(self.total_variation)
     }
 
-    /// Returns its spending under another neighbour relation.
+    /// Returns the spending under another neighbour relation.
     fn spending_about(&self, target: &Adjacency, nesting: &Nesting) -> Result<Spending, CompositionError> {
         Ok(self.spending()?.over_steps(self.steps_to(target, nesting)?)?)
     }
 
-    /// Returns the number of steps of its neighbour relation that connect neighbours under
-    /// `target`.
+    /// Returns the number of steps of the charge's own neighbour relation that connect neighbours
+    /// under `target`.
     fn steps_to(&self, target: &Adjacency, nesting: &Nesting) -> Result<u32, CompositionError> {
         let pipeline = || self.pipeline.clone();
         if !self.private {
@@ -299,7 +300,7 @@ impl Charge {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LedgerEntry {
-    /// The state directory whose releases it pays for.
+    /// Identity of the state directory whose releases the entry pays for. Empty for a reservation.
     pub identity: String,
     /// Time of the entry by its machine's clock, RFC 3339.
     pub started: String,

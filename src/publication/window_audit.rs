@@ -6,7 +6,7 @@
 //! | estimate | one stream | the other |
 //! |---|---|---|
 //! | mean | far outliers above | far outliers below |
-//! | covariance | a corner | the corner with every second value mirrored, the middle, or no record |
+//! | covariance | a corner | the corner with every second value mirrored; the middle; no record |
 //!
 //! Other records are at corners too for a covariance, so that a private clipping norm is that of a
 //! corner. For the corners x and w, the entries of xxᵀ − wwᵀ off the diagonal are 2 or 0: the

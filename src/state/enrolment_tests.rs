@@ -1,5 +1,5 @@
-//! A pipeline makes its ledger entry and publishes two epochs on one simulated disk, while every
-//! fault occurs at every call. Requirements:
+//! A pipeline makes its ledger entry and publishes two epochs on one simulated disk. The tests
+//! inject every fault at every call. Requirements:
 //!
 //! - every published release is paid for: its entry is in the ledger after any power cut;
 //! - a state directory pays once, however often it starts;

@@ -71,7 +71,7 @@ pub struct SourcePosition {
     pub payload: Vec<u8>,
 }
 
-/// Prints the partition, but not how much of it has been read.
+/// Prints the partition, but not the position in it.
 impl fmt::Debug for SourcePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SourcePosition").field("partition", &self.partition).finish_non_exhaustive()

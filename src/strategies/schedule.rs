@@ -132,7 +132,7 @@ impl LearningRates {
     /// The workload of gradient descent with these rates, called `matrix:` and their `name`.
     ///
     /// # Errors
-    /// [`StrategiesError`] for another workload than prefix sums and momentum, and for rates that
+    /// [`StrategiesError`] for workloads other than prefix sums and momentum, and for rates that
     /// do not fit.
     pub fn workload(&self, name: &str, base: &Workload, steps: u64) -> Result<Workload, StrategiesError> {
         let decay = match base {

@@ -1,6 +1,6 @@
-//! Pipelines that release estimates of windows. They equal the commands on the same rows, do not
-//! depend on the number of workers or on crashes, and release each window once, for a single
-//! charge.
+//! Tests pipelines that release estimates of windows. The estimates equal those of the commands on
+//! the same rows and do not depend on the number of workers or on crashes. Each window is released
+//! once, and all windows cost a single charge.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -156,8 +156,8 @@ fn workers_processes_and_keys_without_records_change_nothing() {
     }
 }
 
-/// The corrupt reading of 1048 mph is in the first quarter at EWR. Bounds would clip it, so the
-/// pipeline has none that do.
+/// The corrupt reading of 1048 mph is in the first quarter at EWR. The bounds of the pipeline are
+/// so wide that they do not clip it.
 #[test]
 fn a_corrupt_reading_moves_no_window() {
     let lab = Lab::new();

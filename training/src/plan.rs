@@ -1,5 +1,5 @@
-//! The guarantee of a private training run, and what follows from it: batches, noise, optimiser,
-//! and the budget spent after each pass.
+//! The guarantee of a private training run. The batches, the noise, the optimiser and the budget
+//! spent after each pass follow from it.
 //!
 //! [`TrainingPlan::setup`] returns the batches and their noise as one value, so that neither can be
 //! used without the other.
@@ -233,7 +233,8 @@ pub struct ExpectedNoise {
 }
 
 impl TrainingPlan {
-    /// b, the number of steps in a pass. In order, records of an incomplete batch are left out.
+    /// b, the number of steps in a pass. Batches in order leave out the records of an incomplete
+    /// batch.
     pub fn steps_per_pass(&self) -> u64 {
         self.records as u64 / u64::from(self.batch_size.get())
     }
@@ -305,8 +306,7 @@ impl TrainingPlan {
     }
 
     /// Returns ε spent after this number of passes: the cost of a record's contributions until
-    /// then, under the noise of the whole run. Infinite if the grid uses up δ. For batches in order
-    /// it is
+    /// then, under the noise of the whole run. Infinite if the grid uses up δ. Batches in order use
     /// [`MomentMechanism::spent_by`](hushflow_mechanism::mechanism::MomentMechanism::spent_by).
     pub(crate) fn spent(&self, mechanism: &MatrixMechanism, passes: u32) -> Result<f64, TrainingError> {
         let (moments, strategies) = (mechanism.moments(), mechanism.strategies());
@@ -390,8 +390,7 @@ impl TrainingPlan {
         Ok(high.exp())
     }
 
-    /// Returns the random participation of a record in this number of passes; `None` for batches in
-    /// order.
+    /// Returns the random participation of a record in these passes; `None` for batches in order.
     fn random_participation(
         &self,
         strategies: &Strategies,
@@ -439,8 +438,8 @@ impl TrainingPlan {
         }
     }
 
-    /// Returns the number of bands of a strategy that encodes exactly: what a record adds to a step
-    /// changes this many rows, and no more.
+    /// Returns the number of bands of a strategy that encodes exactly: the contribution of a record
+    /// to a step changes at most this number of rows.
     fn bands(&self, strategy: &dyn Strategy) -> Result<NonZeroU64, TrainingError> {
         let matrix = strategy.matrix(self.horizon())?;
         let exact = strategy.geometry().rounding_squared == 0.0 && matrix.discrepancy().relative == 0.0;

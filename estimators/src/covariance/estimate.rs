@@ -4,7 +4,7 @@
 //! This file also computes linear regressions from private second moments: from a covariance of any
 //! method, or from SSP (Wang 2018's AdaSSP, in zCDP).
 //!
-//! The last third of the budget sets the ridge. The least eigenvalue of the regressors' second
+//! One third of the budget sets the ridge. The least eigenvalue of the regressors' second
 //! moments is measured with noise, and the ridge raises it to a bound of the noise of the other
 //! moments. All moments are in units of z, which is between −1 and 1.
 //!
@@ -50,7 +50,7 @@ pub struct Mean {
 
 numbers!(struct Mean { values, deviations });
 
-/// The partial correlation of a pair that was measured one by one.
+/// The partial correlation of a pair of columns whose entry was measured individually.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PartialCorrelation {
     /// The larger index of the two columns, from 0.
@@ -76,7 +76,7 @@ pub struct CovarianceEstimate {
     pub covariance: DMatrix<f64>,
     /// Measured entries, row by row; empty for methods that do not measure entries.
     pub measurements: Vec<EntryMeasurement>,
-    /// Partial correlations of the pairs that were measured one by one.
+    /// Partial correlations of the pairs of columns that were measured individually.
     pub partial_correlations: Vec<PartialCorrelation>,
     /// Number of selections.
     pub rounds: u64,
@@ -147,8 +147,8 @@ pub(super) struct PreparedSample<'a> {
 }
 
 impl<'a> PreparedSample<'a> {
-    /// Spends `count_rho` on the count if it is private, and the share `centre` of the rest on the
-    /// mean.
+    /// Spends `count_rho` on the count if it is private, and the share `centre` of the remaining
+    /// budget on the mean.
     pub(super) fn new<R: CryptoRng + ?Sized>(
         sample: &CovarianceSample<'a>,
         count_rho: f64,

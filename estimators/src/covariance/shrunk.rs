@@ -66,7 +66,7 @@ enum NormScore {
 }
 
 impl NormScore {
-    /// `records` and `rho` are public, `spread` is Δ in units of that of replacement.
+    /// `records` and `rho` are public, `spread` is Δ divided by its value for a replaced record.
     fn new(dimension: usize, records: f64, (rho, spread): (f64, f64)) -> Self {
         let (d, unit) = (dimension as f64, spread / rho.sqrt());
         let slope = 1.5 * (d - 1.5).max(d / 2.0) * unit;

@@ -266,7 +266,7 @@ fn correlated_columns_are_whitened() {
     assert!((plain / (alpha * 6_f64.sqrt() / 0.1_f64.sqrt()) - 1.0).abs() < 0.2, "{plain}");
     let [whitened, heavy] =
         [MeanMethod::Prime, MeanMethod::PrimeHt].map(|method| error(method, Scale::Whitened));
-    // For heavy tails the scales are twice as large, and a shift of √α of them may go undetected.
+    // For heavy tails the scales are twice as large, and a shift of √α scales may go undetected.
     assert!(whitened < 0.1 && heavy < 2.0 * alpha.sqrt(), "{whitened} {heavy}");
 
     let question = Question { scale: Scale::Whitened, ..question(MeanMethod::Prime, 4.0, 1e-6, alpha, d) };

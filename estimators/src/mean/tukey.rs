@@ -156,10 +156,10 @@ fn depths(records: &[i64], points: &[i64], dimension: usize) -> Vec<u32> {
 struct Ranks {
     /// Distinct values in order.
     values: Vec<i64>,
-    /// Number of values below each of them; at the end, of all.
+    /// Number of values below each distinct value, and at the end the number of all values.
     below: Vec<u32>,
-    /// For each interval of 2^`shift` from the first value on, the first distinct value in it or
-    /// after it.
+    /// For each interval of 2^`shift` from the first value on, the index of the first distinct
+    /// value in it or after it.
     starts: Vec<u32>,
     shift: u32,
 }

@@ -21,7 +21,7 @@ const RIDGE: f64 = 1e-9;
 pub struct StrategyError {
     /// Its name.
     pub name: &'static str,
-    /// The error; at sensitivity 1.
+    /// The error at sensitivity 1.
     pub error: f64,
 }
 

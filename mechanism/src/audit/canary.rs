@@ -70,7 +70,7 @@ impl Canary {
 /// Returns the canaries of a mechanism, without duplicates.
 ///
 /// # Errors
-/// [`AuditError`] if the strategy can't be written out for this many epochs.
+/// [`AuditError`] if the matrix of the strategy can't be computed for this many epochs.
 pub fn canaries(audited: &AuditClaim) -> Result<Vec<Canary>, AuditError> {
     let moments = audited.mechanism.moments();
     let steps = Steps::new(audited)?;

@@ -30,10 +30,10 @@ pub enum DiscoveryError {
     OutOfOrder {
         /// The epoch.
         found: u64,
-        /// The next one.
+        /// The next epoch.
         expected: u64,
     },
-    /// A state of another pipeline, or no state at all.
+    /// The saved state belongs to another pipeline, or is malformed.
     #[error("the saved candidates can't be read: they are of another pipeline or version")]
     State,
 }
@@ -57,7 +57,7 @@ struct Candidate {
     sums: Zeroizing<Vec<i128>>,
     /// The entities with a record of the key, ascending; empty if records are counted.
     entities: Zeroizing<Vec<u128>>,
-    /// Drawn once the key has enough records to be tested.
+    /// The noise of the key's count. It is drawn once the key has enough records to be tested.
     noise: KeyNoise,
 }
 
@@ -85,7 +85,7 @@ impl Candidate {
         new
     }
 
-    /// Returns what the test counts.
+    /// Returns the count that the test uses.
     fn count(&self, counted: Counted) -> i128 {
         match counted {
             Counted::Records => self.sums[Layout::COUNT],
@@ -111,7 +111,7 @@ struct Arrived {
     entities: Zeroizing<Vec<u128>>,
 }
 
-/// A candidate, or what an epoch adds to one, in the private log. Private.
+/// A candidate, or the additions of an epoch to a candidate, in the private log. Private.
 struct StoredCandidate<'i> {
     name: String,
     sums: &'i [i128],
@@ -301,7 +301,7 @@ impl Candidates {
         if found == expected { Ok(()) } else { Err(DiscoveryError::OutOfOrder { found, expected }) }
     }
 
-    /// Takes name, sums and entities.
+    /// Reads name, sums and entities from the front of the integers, and removes them there.
     fn take_candidate<'i>(&self, integers: &mut &'i [i128]) -> Option<StoredCandidate<'i>> {
         let name = take_name(integers, PRIVATE)?;
         let (sums, mut rest) = integers.split_at_checked(self.coordinates)?;
@@ -328,7 +328,7 @@ impl Candidates {
         matches!(self.discovery.parameters.counted, Counted::Entities { .. })
     }
 
-    /// Adds to a candidate, and returns the entities that are new to it.
+    /// Adds sums and entities to a candidate. Returns the entities that are new to it.
     fn add_candidate(&mut self, name: Arc<str>, sums: &[i128], entities: &[u128]) -> Zeroizing<Vec<u128>> {
         let candidate = self.candidates.entry(name).or_insert_with(Candidate::new);
         add(&mut candidate.sums, sums.into());

@@ -48,9 +48,10 @@
 //! Number the records of the unit that pass in D, and those that pass in D′, by 1 … K, with "no
 //! record" for those that are lacking. Change them one by one. Each change is one that the
 //! sensitivity for one record covers, wherever its cells are. So by the triangle inequality all
-//! together move the moments by at most K times that: (1 − f)/σ² in squares. The epochs in which an
-//! entity takes part, and the distance between them, do not help: records of all its epochs may be
-//! of one key, and enter its slot in the epoch of the discovery. That attains the bound.
+//! together move the moments by at most K times that: (1 − f)/σ² in squares. Limits of the epochs
+//! in which an entity takes part, or of the distance between them, do not lower the bound: records
+//! of all its epochs may be of one key, and enter its slot in the epoch of the discovery. That
+//! attains the bound.
 //!
 //! *Together* the squares are at most 1/σ² on every path, and each difference is known before its
 //! noise is drawn: a node's noise is first used when its last epoch closes, and the moments of an
@@ -61,8 +62,9 @@
 //! alone and passes. Then n(t) < `at_least` ≤ n′(t), so the changed unit has more of the key in D′
 //! than in D at some time: there are at most K such keys. (A record moved within a key adds to it
 //! in one world only.) Each passes only if N(t) > τ(t) − n(t) > τ(t) − `at_least`, with a
-//! probability of at most Σ_t Q((τ(t) − `at_least`)/s(t)) + v for all t together, whatever is
-//! adapted to the past, because N does not depend on it. The union over K keys gives δ_d. ∎
+//! probability of at most Σ_t Q((τ(t) − `at_least`)/s(t)) + v for all t together. This holds even
+//! if records adapt to the past, because N does not depend on it. The union over K keys gives δ_d.
+//! ∎
 //!
 //! *Why u = 2.* A guarantee about entities converts to one about records, and a record may move
 //! from one entity to another (`accounting/adjacency.rs`). Then the records of two entities differ,
@@ -188,7 +190,7 @@ pub enum DiscoveryParameterError {
         /// Its range.
         expected: &'static str,
     },
-    /// Keys of rows are public.
+    /// The keys of all rows are public, so there is no key to discover.
     #[error(
         "with neighbours = \"replace-one-in-place\" the keys of all rows are public, so there is nothing to find: list the keys \
          in `values`, or choose other neighbours"

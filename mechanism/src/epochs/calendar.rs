@@ -19,13 +19,13 @@ pub struct Calendar {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpochRun {
-    /// The first of them.
+    /// The first epoch.
     pub first: u64,
-    /// Its first microsecond, since 1970-01-01T00:00:00Z.
+    /// The first microsecond of the first epoch, since 1970-01-01T00:00:00Z.
     pub start: i64,
-    /// Microseconds in each, at least 1.
+    /// Microseconds in each epoch, at least 1.
     pub length: i64,
-    /// Seconds by which local time is ahead of UTC when each begins.
+    /// Seconds by which local time is ahead of UTC when each epoch begins.
     pub offset: i32,
 }
 

@@ -61,7 +61,7 @@ pub enum DensityError {
     /// at random.
     #[error("columns have values in different rows: set missing_at_random if that is by chance")]
     DifferentRows,
-    /// Released numbers contradict that values are missing at random.
+    /// Released numbers contradict the assumption that values are missing at random.
     #[error("values are not missing at random: numbers of different rows disagree")]
     NotMissingAtRandom,
     /// Noise may account for the variance of a column.
@@ -168,7 +168,8 @@ impl Density {
         self
     }
 
-    /// Makes a known density, a truth for comparison. Its count and all noise are 0.
+    /// Makes a density with known parameters, as the truth for comparisons. Its count and all noise
+    /// are 0.
     ///
     /// # Errors
     /// [`DensityError::Shape`], [`DensityError::Asymmetric`] and [`DensityError::OutOfRange`].

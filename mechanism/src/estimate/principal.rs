@@ -278,7 +278,7 @@ impl<'a> Decomposition<'a> {
         Ok(decomposition)
     }
 
-    /// c of a pair.
+    /// c of a pair of eigenvectors.
     fn slope(&self, i: usize, j: usize) -> f64 {
         match self.of {
             PrincipalOf::Covariance => 0.0,
@@ -343,7 +343,7 @@ impl<'a> Decomposition<'a> {
         })
     }
 
-    /// vᵢⱼ².
+    /// The variance vᵢⱼ² of uᵢᵀE uⱼ.
     fn variance(&self, i: usize, j: usize, error: ErrorOf) -> f64 {
         self.covariances(i, &[j], error)[(0, 0)].max(0.0)
     }

@@ -71,22 +71,22 @@ impl Classes {
         limits
     }
 
-    /// U: [`Patterns::matrix`].
+    /// Applies [`Patterns::matrix`] to each class.
     pub(super) fn matrices(&self, multipliers: &[f64]) -> Blocks {
         self.parts().map(|(patterns, part)| patterns.matrix(&multipliers[part])).collect()
     }
 
-    /// [`Patterns::adjoint`].
+    /// Applies [`Patterns::adjoint`] to each class.
     pub(super) fn adjoint(&self, blocks: &Blocks) -> Vec<f64> {
         self.patterns.iter().zip(blocks).flat_map(|(patterns, block)| patterns.adjoint(block)).collect()
     }
 
-    /// [`Patterns::solved`].
+    /// Applies [`Patterns::solved`] to each class.
     pub(super) fn solved(&self, blocks: &Blocks) -> Vec<f64> {
         self.patterns.iter().zip(blocks).flat_map(|(patterns, block)| patterns.solved(block)).collect()
     }
 
-    /// [`Patterns::lifted`].
+    /// Applies [`Patterns::lifted`] to each class.
     pub(super) fn lifted(&self, multipliers: &[f64]) -> Blocks {
         self.parts().map(|(patterns, part)| patterns.lifted(&multipliers[part])).collect()
     }
@@ -218,7 +218,7 @@ impl Patterns {
         (i + 1).saturating_sub(self.length)
     }
 
-    /// Patterns that contain both i ≥ j.
+    /// Patterns that contain both members i and j, where i ≥ j.
     pub(super) fn holding(&self, i: usize, j: usize) -> RangeInclusive<usize> {
         self.first(i)..=j.min(self.members - self.length)
     }
@@ -228,7 +228,7 @@ impl Patterns {
         (0..self.members).map(move |i| self.inverse[(pattern, i)])
     }
 
-    /// U.
+    /// The matrix U of these multipliers.
     pub(super) fn matrix(&self, multipliers: &[f64]) -> Mat<f64> {
         let (v, w) = multipliers.split_at(self.number());
         let shared = |i, j| v[self.holding(i, j)].iter().sum::<f64>();

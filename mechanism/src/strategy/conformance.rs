@@ -125,8 +125,8 @@ fn check_addition(strategy: &dyn Strategy, rows: &[Vec<i128>], context: &str) {
     assert_eq!(from_largest, from_zero.map(|sum| i128::MAX.wrapping_add(sum)), "{context}");
 }
 
-/// Checks that two streams that differ by a unit vector in every coordinate are encoded as far apart
-/// as C requires, up to the charged rounding and the matrix's discrepancy.
+/// Checks that two streams that differ by a unit vector in every coordinate are encoded as far
+/// apart as C requires, up to the charged rounding and the matrix's discrepancy.
 fn check_rounding(strategy: &dyn Strategy, c: &DMatrix<f64>, rows: &[Vec<i128>], context: &str) {
     let steps = rows.len();
     let repeated: Vec<Vec<i128>> = rows.iter().map(|row| vec![row[0]; steps]).collect();
@@ -168,8 +168,8 @@ fn check_decoder(strategy: &dyn Strategy, inverse: &DMatrix<f64>, context: &str)
     }
 }
 
-/// Checks that an encoder restored from the state saved at any step continues like the original, and
-/// that the state has the declared size.
+/// Checks that an encoder restored from the state saved at any step continues like the original,
+/// and that the state has the declared size.
 fn check_saved_states(strategy: &dyn Strategy, rows: &[Vec<i128>], context: &str) {
     const MARGIN: usize = 1024;
     let mut encoder = strategy.encoder(COORDINATES);

@@ -79,8 +79,8 @@ impl RangeCursor {
         RangeCursor { plan, supply, first_row, next: 0, is_refused: false, current: None, unused: None }
     }
 
-    /// Finds out where the next row comes from, and puts `rows` where it must be read. `row` is its
-    /// number. The survey notes what a range holds.
+    /// Determines the way to get the next row, which has the number `row`. If the row must be read,
+    /// moves `rows` to its position. Adds the survey of a new range to `survey`.
     pub(crate) fn turn(
         &mut self,
         rows: &mut RowReader,
@@ -176,7 +176,8 @@ impl RangeCursor {
         Some((position, taken))
     }
 
-    /// Returns what a row holds, and adds the values of a record to `values`, if they are here.
+    /// Returns the content of a row, and adds the values of a record to `values`, if they are in
+    /// this process.
     pub(crate) fn content(&self, taken: &TakenRow, values: &mut Vec<f64>) -> RowContent {
         let ParsedRow { event, key, fate, .. } = taken.row;
         let (event, fate) = match fate {

@@ -15,10 +15,10 @@ use super::Lab;
 /// A row that joins an epoch.
 #[derive(Clone)]
 pub(crate) struct Assigned {
-    /// From 1.
+    /// The epoch, from 1.
     pub(crate) epoch: usize,
     pub(crate) key: usize,
-    /// Its entity; empty if single records are protected.
+    /// The entity of the row; empty if single records are protected.
     pub(crate) entity: String,
     pub(crate) values: Vec<f64>,
 }

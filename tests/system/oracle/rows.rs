@@ -162,7 +162,7 @@ impl<'a> Maker<'a> {
         columns.map(|[lower, bound]| if upper { bound } else { lower }.to_string()).collect()
     }
 
-    /// An unusable record: this record with one fault.
+    /// An unusable version of a record.
     pub(super) fn blank(&mut self, record: &Record) -> Record {
         let mut blank = record.clone();
         let timed = !self.case.is(F::Clock, &["records"]);

@@ -2,8 +2,8 @@
 //!
 //! - **N(μ, 1), N(0, 1)**: a Gaussian mechanism of sensitivity 1 with σ = 1/μ, and all functions of
 //!   its output (Balle & Wang 2018).
-//! - **(1−q)N(0, 1) + qN(μ, 1), N(0, 1), and reversed**: the same behind Poisson sampling at rate
-//!   q, for neighbours with and without one record (Zhu, Dong & Wang 2022, Theorem 11).
+//! - **(1−q)N(0, 1) + qN(μ, 1), N(0, 1), and reversed**: the same after Poisson sampling at rate q,
+//!   for neighbours with and without one record (Zhu, Dong & Wang 2022, Theorem 11).
 //! - **(1−q)N(0, 1) + qN(μ, 1), (1−q)N(0, 1) + qN(−μ, 1)**: the same for a record that is replaced
 //!   ([`amplification`](crate::accounting::amplification), Theorem 2).
 //! - **One of b normal distributions at distance μ, at random, and N(0, I_b), and reversed**:

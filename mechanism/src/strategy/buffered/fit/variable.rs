@@ -77,7 +77,7 @@ const KNOTS: usize = 12;
 const FIRST_STEPS: u64 = 64;
 const STAGE_RATIO: u64 = 4;
 
-/// Steps of a descent in the first stage, and in those before the whole horizon.
+/// Steps of a descent in the first stage, and in later stages before the whole horizon.
 const DESCENT_STEPS: [usize; 2] = [100, 60];
 
 /// Steps of a descent with the whole horizon: more if they are cheap. For the largest error the
