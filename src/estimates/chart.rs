@@ -68,7 +68,7 @@ pub struct Reading {
 /// The uncertainty of a reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Spread {
-    /// Its confidence interval; `None` if nothing is known.
+    /// Its confidence interval; `None` if there is no interval.
     Interval(Option<Interval>),
     /// The standard deviation of its noise.
     Noise(f64),

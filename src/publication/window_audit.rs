@@ -151,8 +151,8 @@ impl WindowAudit {
         })
     }
 
-    /// Returns the windows that hold a unit which takes part as often as it may, as early as it is
-    /// in most of them.
+    /// Returns the windows that hold a unit. The unit takes part as often as it may, beginning at
+    /// the earliest epoch with which it is in the largest number of windows.
     fn windows(&self, publication: &WindowPublication) -> Vec<AuditWindow> {
         let parameters = publication.parameters();
         let (span, horizon) = (publication.span(), parameters.epochs.schedule.horizon());

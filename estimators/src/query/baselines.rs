@@ -73,8 +73,8 @@ fn levels(cells: usize) -> u32 {
 }
 
 /// The inverse of the Gram matrix of the sums of all nodes, by the formula of Sherman and Morrison:
-/// a node adds 11ᵀ to the matrices of its halves. For each node from the leaves up, the solution
-/// for 1, and its sum.
+/// a node adds 11ᵀ to the matrices of its halves. For each node, from the leaves up, it holds the
+/// cells, the solution for the vector 1, and the sum of the solution.
 struct TreeInverse {
     nodes: Vec<(usize, usize, Vec<f64>, f64)>,
 }
