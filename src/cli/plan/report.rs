@@ -76,7 +76,7 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
     if is_empty {
         order.insert(0, MEAN);
     }
-    // The table drops the first of several means last.
+    // A narrow terminal drops these columns in this order. The first of several means stays.
     order.extend(mean_titles.iter().skip(1).rev().map(String::as_str));
     let mut narrowed = fit_columns(&mut rows, terminal_width(), &order);
     narrowed.retain(|title| title != MEAN || !is_empty);
