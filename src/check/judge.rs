@@ -1,7 +1,7 @@
 //! Judges rows while they are read: the first ones, then those since the last judgement.
 //!
-//! A judgement is a function of the rows alone, whatever the order in which several sources are
-//! read, and whether a run was interrupted:
+//! A judgement depends on the rows alone. It does not depend on the order in which several sources
+//! are read, nor on interruptions of the run:
 //!
 //! - A record counts in its epoch, any other row in the epoch that the clock of its own source has
 //!   reached.
@@ -9,11 +9,12 @@
 //!   and by the closed epochs alone.
 //! - Each source is judged by its own rows. Epochs and keys without a record are those of all
 //!   sources together.
-//! - Besides the rows since the last judgement, consecutive epochs that each show mostly rows
-//!   that don't count are judged by themselves, and so is one in which the public clock fell back.
+//! - Besides the rows since the last judgement, two kinds of epochs are judged by themselves:
+//!   consecutive epochs in each of which most rows don't count, and an epoch in which the public
+//!   clock fell back.
 //! - The values of each column, below and above its bounds, are judged in the same way, and so are
 //!   the records that the limits of entities leave out, over all sources together.
-//! - The [state](JudgeState) after a judgement is committed with the epochs that it passes.
+//! - The [state](JudgeState) after a judgement is committed with the epochs that it accepts.
 
 use hushflow_operators::{Entity, EntityHistory, Records};
 use serde::{Deserialize, Serialize};
@@ -28,8 +29,8 @@ use super::recent::{LEAST, RUN_SHARE, Recent, Share};
 use crate::pipeline::{Pipeline, Preflight, Source};
 use crate::source::{RowCounters, RowSurvey};
 
-/// Judges the rows of a run, the values of its columns, and what the limits of entities leave out.
-/// Private. `recent.rs` decides when.
+/// Judges the rows of a run, the values of its columns, and the records that the limits of entities
+/// leave out. Private. `recent.rs` decides when rows are judged.
 pub struct RowJudge {
     pipeline: Pipeline,
     coverage: Coverage,
@@ -43,7 +44,7 @@ pub struct RowJudge {
 /// Judges the rows of a source.
 struct SourceJudge {
     rows: Recent<RowCounters>,
-    /// The counters that those of this run continue.
+    /// Counters of earlier runs, to which those of this run are added.
     earlier: RowCounters,
     values: ClippedValues,
 }
@@ -59,9 +60,9 @@ struct SourceState {
 #[derive(Clone, Serialize, Deserialize)]
 pub struct JudgeState {
     coverage: ClosedCoverage,
-    /// Whether each key has a record; no keys if all have.
+    /// Whether each key has a record; empty if all keys have one.
     keys: Vec<bool>,
-    /// One for each source.
+    /// The state of each source.
     sources: Vec<SourceState>,
     /// The records that the limits of entities leave out, if entities are protected.
     entities: Option<Recent<Share>>,
@@ -94,14 +95,14 @@ impl SourceJudge {
         self.values.set_judged();
     }
 
-    /// Whether the public clock fell back in the newest closed epochs, for most of their rows and a
-    /// good part of all.
+    /// Whether the public clock fell back in the newest closed epochs, for most of their rows and
+    /// for at least `LEAST` rows and one in `RUN_SHARE` of all rows.
     fn has_fallen(&self) -> bool {
         let (newest, rows) = (self.rows.newest(), self.rows.closed.rows);
         2 * newest.behind_clock > newest.rows && newest.behind_clock >= LEAST.max(rows / RUN_SHARE)
     }
 
-    /// Returns the rows to judge now, if they are enough. The clock has closed epochs at `steps`
+    /// Returns the rows to judge next, if there are enough. The clock has closed epochs at `steps`
     /// rows.
     fn due(&self, steps: u64) -> Option<RowCounters> {
         if self.has_fallen() { Some(self.rows.newest()) } else { self.rows.due(steps) }
@@ -109,8 +110,8 @@ impl SourceJudge {
 }
 
 impl RowJudge {
-    /// Begins after this epoch, after which entities have these histories, from the state that was
-    /// committed with it, if any.
+    /// Begins after the epoch `committed`, with the histories of entities after that epoch and with
+    /// the state that was committed with it, if there is one.
     pub fn new(
         pipeline: &Pipeline,
         committed: u64,
@@ -139,7 +140,7 @@ impl RowJudge {
         }
     }
 
-    /// Returns what it has seen of the closed epochs.
+    /// Returns the tallies of the closed epochs.
     pub fn state(&self) -> JudgeState {
         let state = |source: &SourceJudge| SourceState { rows: source.rows, values: source.values.state() };
         JudgeState {
@@ -159,7 +160,7 @@ impl RowJudge {
         }
     }
 
-    /// Returns what the limits of entities leave out, if entities are protected.
+    /// Returns the records that the limits of entities leave out, if entities are protected.
     pub fn entities(&self) -> Option<&EntityCut> {
         self.cut.as_ref()
     }
@@ -181,14 +182,14 @@ impl RowJudge {
         self.cut.iter_mut().for_each(EntityCut::count_keys);
     }
 
-    /// Stops counting what the limits of entities leave out.
+    /// Stops counting the records that the limits of entities leave out.
     pub fn forget_entities(&mut self) {
         self.cut = None;
     }
 
-    /// Notes that the clocks have closed the epochs up to `last` at one row, and the outcomes of
-    /// the rows of these epochs since the judge began, by source. Returns whether any of the epochs
-    /// is new.
+    /// Takes note that the clocks have closed the epochs up to `last` at one row. `counters` are
+    /// the outcomes of the rows of these epochs since the judge began, by source. Returns whether
+    /// any of the epochs is new.
     pub fn close(&mut self, last: u64, counters: &[RowCounters]) -> bool {
         if last <= self.coverage.closed.last {
             return false;
@@ -204,8 +205,8 @@ impl RowJudge {
         true
     }
 
-    /// Returns the problems of the first rows of each source, with those of open epochs, or of the
-    /// newest epochs among them.
+    /// Returns the problems of the first rows of each source, including rows of open epochs. If
+    /// there are none, returns the problems of the newest epochs among these rows.
     pub fn judge_first_rows(&mut self, sources: &[SourceRows<'_>], duplicates: u64) -> Vec<Problem> {
         self.sources.iter_mut().for_each(SourceJudge::set_judged);
         if let Some(cut) = &mut self.cut {
@@ -235,7 +236,8 @@ impl RowJudge {
     }
 
     /// Returns the problems of the rows since the last judgement and of the epochs closed so far,
-    /// which the newest of these epochs show too. The surveys find words only.
+    /// if the newest of these epochs show the same problems. The surveys only supply details for
+    /// the messages.
     pub fn judge(&mut self, surveys: &[&RowSurvey]) -> Vec<Problem> {
         let steps = self.coverage.closed.steps;
         let mut found = self.judge_rows(surveys, steps);
@@ -278,7 +280,7 @@ impl RowJudge {
         found
     }
 
-    /// Returns the problems of all rows of each source, at which no run stops.
+    /// Returns the problems of all rows of each source. These problems never stop a run.
     pub fn sum_up(&self, sources: &[SourceRows<'_>], duplicates: u64) -> Vec<Problem> {
         self.all(Extent::Whole, sources, duplicates)
     }

@@ -68,7 +68,7 @@ pub struct Reading {
 /// The uncertainty of a reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Spread {
-    /// Its confidence interval; `None` if nothing is known.
+    /// Its confidence interval; `None` if there is no interval.
     Interval(Option<Interval>),
     /// The standard deviation of its noise.
     Noise(f64),
@@ -83,8 +83,8 @@ impl Reading {
         Reading { value, spread: Spread::Noise(noise) }
     }
 
-    /// Returns the finite ends of its interval, which reaches `reach` standard deviations of a
-    /// normal noise.
+    /// Returns the finite ends of its interval. If the noise is known, the interval extends by
+    /// `reach` standard deviations on either side.
     pub fn ends(&self, reach: f64) -> [Option<f64>; 2] {
         let ends = match (self.spread, self.value) {
             (Spread::Interval(interval), _) => interval.map(|interval| [interval.lower, interval.upper]),

@@ -54,8 +54,8 @@ impl WholeFile {
         })
     }
 
-    /// Returns its rows with all columns, and their names. Rows of NDJSON have names of their own,
-    /// so one record would decide which columns there are.
+    /// Returns its rows with all columns, and the names of the columns. NDJSON is an error: each of
+    /// its rows names its own columns, so one record would decide which columns there are.
     pub(super) fn all(self) -> Result<(Box<dyn FileRows>, Vec<String>), FormatError> {
         let WholeFile { path, format, stream } = self;
         match format {

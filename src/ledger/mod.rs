@@ -1,14 +1,14 @@
 //! The ledger of a data set: every pipeline that released from it, the spending of each, and their
 //! composition.
 //!
-//! A run [reserves](enter()) room before it reads a record, and pays when it commits its first
-//! epoch: once per state directory, however often it is run again. With a [`Budget`], a pipeline
-//! that does not fit is refused. The mathematics is in
+//! A run [reserves](enter()) its spending before it reads a record, and is charged when it commits
+//! its first epoch. Each state directory is charged once, however often the run is restarted. With
+//! a [`Budget`], a pipeline that does not fit is refused. The mathematics is in
 //! [`composition`](crate::mechanism::accounting::composition), the file format in
 //! `docs/formats.md`.
 //!
-//! A ledger holds no data: names, parameters and times of runs, all public. It only knows its
-//! entries. A release that bypasses it, or a run on a copy of a state directory, spends without an
+//! A ledger holds no data, only names, parameters and times of runs, which are all public. A
+//! release that bypasses the ledger, or a run on a copy of a state directory, spends without an
 //! entry.
 
 mod book;
@@ -55,7 +55,7 @@ pub struct Charge {
     pub within: Vec<String>,
     /// The neighbour relation.
     pub neighbours: Neighbours,
-    /// False if a seeded generator draws the noise: then the rest guarantees nothing.
+    /// False if a seeded generator draws the noise. Then the other fields give no guarantee.
     pub private: bool,
     /// The requested ε.
     pub epsilon: f64,
@@ -63,27 +63,29 @@ pub struct Charge {
     pub delta: f64,
     /// σ = 1/μ of one Gaussian mechanism that represents all releases.
     pub noise_multiplier: f64,
-    /// Total variation between all its noise and the ideal one.
+    /// Total variation between all noise of the pipeline and the ideal noise.
     pub total_variation: f64,
     /// Number of epochs; the guarantee covers all of them.
     pub epochs: u64,
-    /// The requested ρ of zero-concentrated privacy, by purpose, if that is the promise; μ follows
-    /// from it.
+    /// The requested ρ of zero-concentrated privacy, by purpose, if the guarantee is stated as ρ.
+    /// μ follows from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rho: Option<RhoSpending>,
-    /// The purely private part, if there is one; μ covers it too.
+    /// Spending of the purely ε-private mechanisms, if there are any. μ covers them too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pure: Option<PureSpending>,
 }
 
-/// Returns a mean by filtering as one Gaussian mechanism, and its total variation.
+/// Returns the noise multiplier and the total variation of one Gaussian mechanism that represents a
+/// mean by filtering.
 fn by_filtering((epsilon, delta): (Epsilon, Delta)) -> Result<(NoiseMultiplier, f64), AccountingError> {
     let total_variation = delta.value() / 1024.0 / (1.0 + epsilon.value().exp());
     let reserved = Discreteness::of_total_variation(total_variation)?;
     Ok((discrete::noise_multiplier_rounded_up(epsilon, delta, reserved)?, total_variation))
 }
 
-/// Returns the resilience estimator as one Gaussian mechanism, and its total variation.
+/// Returns the noise multiplier and the total variation of one Gaussian mechanism that represents
+/// the resilience estimator.
 fn by_resilience(epsilon: Epsilon, delta: Delta) -> Result<(NoiseMultiplier, f64), AccountingError> {
     Ok((bounded_range::equivalent_noise_multiplier(epsilon)?, delta.value() / 12.0 * (1.0 + MARGIN)))
 }
@@ -94,10 +96,10 @@ impl Charge {
     /// - Gaussian noise: one Gaussian mechanism of this (ε, δ).
     /// - Tukey median, purely ε-private: the Gaussian mechanism that reveals at least as much as
     ///   any purely ε-private one ([`bounded_range::equivalent_noise_multiplier`]). It reveals far
-    ///   more than that of the same (ε, δ).
+    ///   more than the Gaussian mechanism of the same (ε, δ).
     /// - Estimator by resilience: as the Tukey median, plus a total variation of δ/12. Without a
-    ///   range (not `ranged`): Gaussian noise of (ε/3, δ/3), and the estimator with the other two
-    ///   thirds.
+    ///   range (not `ranged`), Gaussian noise of (ε/3, δ/3) finds the range, and the estimator gets
+    ///   the other two thirds.
     ///
     /// # Errors
     /// [`AccountingError`] if the numbers give no guarantee.
@@ -123,7 +125,7 @@ impl Charge {
                 let [range, rest] = shares_of_range(epsilon, delta)?;
                 let ((one, of_range), (other, of_rest)) =
                     (by_filtering(range)?, by_resilience(rest.0, rest.1)?);
-                // μ² of both, rounded up.
+                // The two μ² add up. The sum is rounded up.
                 let mu = one.mu().hypot(other.mu()) * (1.0 + MARGIN);
                 ((NoiseMultiplier::new(mu.recip())?, of_range + of_rest), pure(rest.0, Some(one)))
             }
@@ -177,8 +179,8 @@ impl Charge {
         })
     }
 
-    /// Returns the charge of answers to queries over a histogram: one Gaussian mechanism about the
-    /// presence of a record.
+    /// Returns the charge of answers to queries over a histogram: one Gaussian mechanism, for a
+    /// record that is blanked.
     pub fn of_query(
         (epsilon, delta): (Epsilon, Delta),
         (noise_multiplier, discreteness): (NoiseMultiplier, Discreteness),
@@ -221,7 +223,7 @@ impl Charge {
         let rho = self
             .rho
             .map(|rho| RhoSpending { gaussian: rho.gaussian * squared, selection: rho.selection * squared });
-        // ε of a group of records and of several windows adds up.
+        // The ε of several records and of several windows add up.
         let pure = self.pure.map(|pure| PureSpending {
             epsilon: pure.epsilon * overlap.contributions as f64 * (1.0 + MARGIN),
             noise_multiplier: pure.noise_multiplier.map(widened),
@@ -229,12 +231,13 @@ impl Charge {
         Ok(Self { noise_multiplier: sigma.value(), total_variation, rho, pure, ..self })
     }
 
-    /// Returns the neighbour relation of its guarantee.
+    /// Returns the neighbour relation of the guarantee.
     pub fn adjacency(&self) -> Adjacency {
         Adjacency { unit: self.unit.clone(), neighbours: self.neighbours }
     }
 
-    /// Returns its spending under its own neighbour relation, also if a seed drew the noise.
+    /// Returns the spending under the charge's own neighbour relation, even if a seeded generator
+    /// drew the noise.
     ///
     /// # Errors
     /// [`AccountingError`] if a number is out of range.
@@ -246,13 +249,13 @@ impl Charge {
         Discreteness::of_total_variation(self.total_variation)
     }
 
-    /// Returns its spending under another neighbour relation.
+    /// Returns the spending under another neighbour relation.
     fn spending_about(&self, target: &Adjacency, nesting: &Nesting) -> Result<Spending, CompositionError> {
         Ok(self.spending()?.over_steps(self.steps_to(target, nesting)?)?)
     }
 
-    /// Returns the number of steps of its neighbour relation that connect neighbours under
-    /// `target`.
+    /// Returns the number of steps of the charge's own neighbour relation that connect neighbours
+    /// under `target`.
     fn steps_to(&self, target: &Adjacency, nesting: &Nesting) -> Result<u32, CompositionError> {
         let pipeline = || self.pipeline.clone();
         if !self.private {
@@ -273,9 +276,9 @@ impl Charge {
             .flat_map(move |smaller| larger.clone().map(move |larger| (smaller, larger)))
     }
 
-    /// Whether both have the same public parameters. Every start computes total variations again,
-    /// perhaps in another version on another machine, so they may differ in their last digits. The
-    /// purely private part follows from the method, and older entries do not state it.
+    /// Whether both have the same public parameters. Every start computes the total variation
+    /// again, perhaps with another version or on another machine, so its last digits may differ.
+    /// The purely private part follows from the method, and older entries do not state it.
     fn agrees(&self, other: &Self) -> bool {
         let ratio = self.total_variation / other.total_variation;
         let same = Self { total_variation: other.total_variation, pure: other.pure, ..self.clone() };
@@ -297,7 +300,7 @@ impl Charge {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LedgerEntry {
-    /// The state directory whose releases it pays for.
+    /// Identity of the state directory whose releases the entry pays for. Empty for a reservation.
     pub identity: String,
     /// Time of the entry by its machine's clock, RFC 3339.
     pub started: String,
@@ -371,9 +374,9 @@ impl Ledger {
         Nesting::new(self.entries.iter().flat_map(|entry| entry.charge.nested()).chain(charge.nested()))
     }
 
-    /// Returns the neighbour relation of the budget. Without a budget, returns the one under which
-    /// the entries together guarantee most: the smallest kind of entity if it lies within all
-    /// others, or else the record.
+    /// Returns the neighbour relation of the budget. Without a budget, returns the relation for
+    /// which the joint guarantee of the entries is strongest: the smallest kind of entity if it
+    /// lies within all other kinds, or else the record.
     pub fn adjacency(&self) -> Adjacency {
         if let Some(budget) = &self.budget {
             return budget.adjacency();
@@ -430,7 +433,7 @@ impl Ledger {
         Ok(self)
     }
 
-    /// Adds a budget that the pipeline of an existing entry states now.
+    /// Adds a budget that the pipeline of an existing entry states at a restart.
     ///
     /// # Errors
     /// [`LedgerRefusal`] if that budget, or the existing one, is exceeded.

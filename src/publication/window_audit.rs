@@ -6,16 +6,17 @@
 //! | estimate | one stream | the other |
 //! |---|---|---|
 //! | mean | far outliers above | far outliers below |
-//! | covariance | a corner | the corner with every other value mirrored; or the middle, or none |
+//! | covariance | a corner | the corner with every second value mirrored; the middle; no record |
 //!
 //! Other records are at corners too for a covariance, so that a private clipping norm is that of a
 //! corner. For the corners x and w, the entries of xxᵀ − wwᵀ off the diagonal are 2 or 0: the
-//! largest change of the matrix. The middle changes the diagonal most. The pair that the first
-//! trials separate best is tried.
+//! largest change of the matrix. The middle changes the diagonal most. The audit uses the pair that
+//! the first trials separate best.
 //!
-//! All windows that hold the unit are estimated many times from either stream. A threshold on the
-//! product of their estimates with the difference of the records, learned from the first trials,
-//! guesses the stream in the others. The share of right guesses bounds μ from below
+//! All windows that hold the unit are estimated many times from either stream. The statistic is the
+//! product of their estimates with the difference of the records. A threshold on it, learned from
+//! the first trials, guesses the stream of the later trials. The share of right guesses bounds μ
+//! from below
 //! ([`EventPair::mu`](hushflow_mechanism::audit::bound::EventPair::mu)), and the charge of all
 //! windows must be at least that. The audit reads no data and is not a proof.
 
@@ -50,7 +51,7 @@ pub struct WindowAudit {
     pub rows_per_epoch: usize,
     /// Number of trials, half of them with each stream.
     pub trials: u64,
-    /// Probability of accusing a correct estimator.
+    /// Probability of a false alarm for a correct estimator.
     pub false_alarm: f64,
     /// The noise: that of the operating system, or a seed in tests.
     pub source: NoiseSource,
@@ -150,8 +151,8 @@ impl WindowAudit {
         })
     }
 
-    /// Returns the windows that hold a unit which takes part as often as it may, as early as it is
-    /// in most of them.
+    /// Returns the windows that hold a unit. The unit takes part as often as it may, beginning at
+    /// the earliest epoch with which it is in the largest number of windows.
     fn windows(&self, publication: &WindowPublication) -> Vec<AuditWindow> {
         let parameters = publication.parameters();
         let (span, horizon) = (publication.span(), parameters.epochs.schedule.horizon());
@@ -184,7 +185,7 @@ impl WindowAudit {
 enum Canary {
     /// Means: outliers on either side. Covariances: a corner, and the middle.
     Far,
-    /// Covariances: a corner, and the corner with every other value at its other bound.
+    /// Covariances: a corner, and the corner with every second value at its other bound.
     Alternating,
 }
 
@@ -212,7 +213,7 @@ struct Threshold {
 }
 
 impl Threshold {
-    /// Learns it from trials of both streams in turn.
+    /// Learns the threshold from trials that alternate between both streams.
     fn between(trials: &[(f64, u64)]) -> Self {
         let of = |world: usize| trials.iter().skip(world).step_by(2).map(|(sum, _)| *sum);
         let half = (trials.len() / 2).max(1) as f64;

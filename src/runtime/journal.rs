@@ -42,18 +42,18 @@ pub(super) struct RunStart {
     pub(super) first_epoch: u64,
     /// Noise and strategy of the log, used by all processes; `None` without moments.
     pub(super) calibration: Option<Calibration>,
-    /// Encoder states by shard after the epochs before it.
+    /// Encoder states by shard before `first_epoch`.
     pub(super) states: BTreeMap<u32, Zeroizing<Vec<u8>>>,
-    /// Histories of entities after the epochs before it, if entities are protected.
+    /// Histories of entities before `first_epoch`, if entities are protected.
     pub(super) histories: Vec<(Entity, EntityHistory)>,
 }
 
 /// Data stored with an epoch, besides its sums.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) enum EpochExtra {
-    /// Positions at which a run resumes after it.
+    /// Positions at which a run resumes after the epoch.
     Resume(EpochResume),
-    /// Entities that took part in it.
+    /// Entities that took part in the epoch.
     Admitted(Vec<Entity>),
 }
 
@@ -71,7 +71,7 @@ pub(super) fn restored(
 }
 
 impl RunStart {
-    /// State after `committed` epochs that left no state behind.
+    /// State after `committed` epochs, without encoder states and histories.
     pub(super) fn after(committed: u64) -> Self {
         RunStart {
             first_epoch: committed + 1,
@@ -163,22 +163,22 @@ pub(super) struct Journal {
     store: Store,
     /// Source tags stored with positions.
     tags: Vec<u32>,
-    /// Who learns the positions of a source after each commit.
+    /// Listeners to the positions of a source after each commit, with the number of the source.
     listeners: Vec<(usize, Box<dyn CommitListener>)>,
     ingest: Option<Arc<IngestJournal>>,
     /// Histories of entities after the committed epochs, if entities are protected.
     histories: Option<EntityHistories>,
-    /// Positions of the partitions of an embedder.
+    /// Positions of the partitions of an embedding program.
     embedded: Option<PartitionPositions>,
-    /// The position that every epoch has, if there are no others.
+    /// The position of every epoch, if the run has no other positions.
     fixed: Option<SourcePosition>,
     metrics: Arc<Metrics>,
-    /// When the last checkpoint was written, and how long that took.
+    /// Time of the last checkpoint, and how long it took.
     checkpointed: Option<(Instant, Duration)>,
 }
 
-/// A checkpoint waits for this many times as long as the last one took: it needs several syncs, and
-/// a start replays epochs faster than they were committed.
+/// Pause before a checkpoint, as a multiple of the time that the last one took. A checkpoint needs
+/// several syncs, and a start replays epochs faster than they were committed.
 const CHECKPOINT_PAUSE: u32 = 20;
 
 impl CommitLog<EpochExtra> for Journal {
@@ -229,7 +229,7 @@ impl CommitLog<EpochExtra> for Journal {
 }
 
 impl Journal {
-    /// `histories`: of the entities after the epochs in the store.
+    /// `histories` are those of the entities after the epochs in the store.
     pub(super) fn new(
         store: Store,
         (tags, ingest): (Vec<u32>, Option<Arc<IngestJournal>>),
@@ -245,7 +245,7 @@ impl Journal {
         Journal { listeners, ..self }
     }
 
-    /// Commits the positions of an embedder's partitions with each epoch.
+    /// Commits the positions of an embedding program's partitions with each epoch.
     pub(super) fn embedded(self, positions: PartitionPositions) -> Self {
         Journal { embedded: Some(positions), ..self }
     }
@@ -287,7 +287,7 @@ impl Journal {
     }
 }
 
-/// Returns where a run resumes after an epoch.
+/// Returns the positions at which a run resumes after an epoch.
 fn resumes(epoch: &EpochCommit<EpochExtra>) -> impl Iterator<Item = &EpochResume> {
     epoch.marks.iter().filter_map(|mark| match mark {
         EpochExtra::Resume(resume) => Some(resume),
@@ -376,8 +376,8 @@ impl EntityHistories {
 
 /// Returns the directory of the shared ledger that pays for a run's releases: the one that the
 /// pipeline names, or that of its state directory if something was published there, or that of its
-/// data in the directory of all ledgers. `None` if the state directory's own ledger pays, so
-/// releases compose with nothing else.
+/// data in the directory of all ledgers. `None` if the state directory's own ledger pays. Then the
+/// budget covers the releases of this state directory only.
 ///
 /// # Errors
 /// [`RunError`] if this can't be determined.
@@ -412,7 +412,7 @@ pub(super) fn open_store(
     })
 }
 
-/// Returns the ledger of a run, and what the run asks of it.
+/// Returns the ledger of a run, and the run's request to it.
 fn ledger_request(
     pipeline: &Pipeline,
     publication: &Publication,

@@ -1,4 +1,5 @@
-//! Encodes the epochs of a commit: their frames in both logs, end to end, each log's in one buffer.
+//! Encodes the epochs of a commit as frames of both logs. The frames of each log are concatenated
+//! in one buffer.
 //!
 //! The bytes are those of the payloads' own encoding ([`super::frames`]); a test compares them.
 
@@ -63,14 +64,14 @@ pub(super) struct EncodedEpochs {
     pub(super) links: Vec<ChainLink>,
 }
 
-/// Bytes that are wiped, word by word: byte by byte takes longer than to make them.
+/// Bytes that are wiped word by word. Wiping byte by byte would take longer than encoding them.
 #[derive(Default)]
 pub(super) struct SecretBytes(Vec<u8>);
 
 impl SecretBytes {
     /// Wipes all bytes, and keeps the memory.
     fn clear(&mut self) {
-        // Packing has written beyond the end.
+        // Packing has written up to `SLACK` bytes beyond the end.
         self.0.resize(self.0.capacity().min(self.0.len() + SLACK), 0);
         let (head, words, tail) = bytemuck::pod_align_to_mut::<u8, u64>(&mut self.0);
         head.zeroize();
@@ -79,7 +80,7 @@ impl SecretBytes {
         self.0.clear();
     }
 
-    /// Makes room for this many bytes, so that it does not grow: that would leave a copy in freed
+    /// Reserves this number of bytes in advance, because growing would leave a copy in freed
     /// memory.
     fn reserve(&mut self, length: usize) {
         if self.0.capacity() < length {
@@ -125,7 +126,7 @@ impl EpochLengths {
 
 impl EncodedEpochs {
     /// Encodes `epochs`, committed by `generation` after the link `before`, for a segment synced up
-    /// to `synced_length`. Nothing else may be encoded here.
+    /// to `synced_length`. The buffers must be empty.
     pub(super) fn encode(
         &mut self,
         generation: u64,
@@ -175,7 +176,7 @@ impl EncodedEpochs {
         Ok(())
     }
 
-    /// Forgets the epochs, wipes what is secret, and keeps the memory.
+    /// Removes the epochs, wipes the secret bytes, and keeps the allocated memory.
     pub(super) fn clear(&mut self) {
         self.private.clear();
         self.public.clear();
@@ -183,7 +184,7 @@ impl EncodedEpochs {
     }
 }
 
-/// Leaves room for a frame's header; returns where the frame starts.
+/// Reserves space for a frame's header. Returns the position at which the frame starts.
 fn begin(frames: &mut Vec<u8>) -> usize {
     let start = frames.len();
     frames.resize(start + FRAME_HEADER_LENGTH, 0);
@@ -276,7 +277,7 @@ mod tests {
                 link = next;
             }
             let (one, other) = frames.split_at(split.min(frames.len()));
-            // In the same memory, one after the other.
+            // Encode both parts one after the other in the same buffers.
             let mut encoded = EncodedEpochs::default();
             encoded.encode(3, 77, before, one).unwrap();
             let middle = encoded.links.last().copied().unwrap_or(before);

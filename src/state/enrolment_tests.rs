@@ -1,9 +1,9 @@
-//! A pipeline makes its ledger entry and publishes two epochs on one simulated disk, while every
-//! fault occurs at every call. Requirements:
+//! A pipeline makes its ledger entry and publishes two epochs on one simulated disk. The tests
+//! inject every fault at every call. Requirements:
 //!
 //! - every published release is paid for: its entry is in the ledger after any power cut;
 //! - a state directory pays once, however often it starts;
-//! - the pipeline can always start from what is left, and the run finishes.
+//! - the pipeline can always start from the remaining files, and the run finishes.
 
 use super::{
     Enrolment, EpochFrame, LedgerFile, LedgerPayment, PublicHeader, PublicReader, StateError, Store,
@@ -33,7 +33,7 @@ fn charge() -> Charge {
     }
 }
 
-/// One run: enters, publishes the missing epochs, or fails.
+/// One run: makes its ledger entry and publishes the missing epochs, or fails.
 fn live(disk: &SimulatedDisk) -> Result<(), LedgerError> {
     live_with(disk, b"clip_norm = 1", enter(disk))
 }
@@ -43,7 +43,7 @@ fn request() -> LedgerRequest {
     LedgerRequest { charge: charge(), budget: None, data_set: None, shared: false, started }
 }
 
-/// Enters as `ledger::enter` does, without reservations, which do not affect payment.
+/// Makes the entry as `ledger::enter` does, without reservations, which do not affect payment.
 fn enter(
     disk: &SimulatedDisk,
 ) -> impl FnOnce(Option<&Enrolment>) -> Result<Option<LedgerPayment>, LedgerError> + use<> {
@@ -91,13 +91,13 @@ fn is_public(disk: &SimulatedDisk) -> bool {
         .is_ok_and(|mut reader| matches!(reader.next_frame(), Ok(Some(_))))
 }
 
-/// Checks that nothing was paid twice, and that a seen release was paid for.
+/// Checks that there is at most one entry, and that there is one if a release was seen.
 fn is_paid(disk: &SimulatedDisk, seen: bool) -> bool {
     let entries = ledger(disk).entries.len();
     entries == 1 || entries == 0 && !seen
 }
 
-/// Checks that the remains are paid for and that a run finishes with one entry.
+/// Checks the entries that remain on the disk, and that a run finishes with one entry.
 fn check(disk: &SimulatedDisk, seen: bool, context: &str) {
     assert!(is_paid(disk, seen), "{context}: {} entries, seen: {seen}", ledger(disk).entries.len());
     for start in 1..=2 {
@@ -146,8 +146,8 @@ fn a_disk_without_room_for_the_first_epoch_costs_nothing() {
     assert!((300..800).contains(&refused), "{refused} lives found the disk full");
 }
 
-/// If the path no longer leads to the log, another run may be at work. This one publishes nothing
-/// and so owes nothing.
+/// If the path leads to another file than the log, another run may have replaced the log. Then this
+/// run publishes nothing and pays nothing.
 #[test]
 fn a_run_whose_log_was_replaced_pays_nothing() {
     let disk = SimulatedDisk::default();
@@ -182,7 +182,7 @@ fn a_removed_log_cannot_restart_under_the_same_entry() {
     live(&disk).unwrap();
     let log = disk.content(&segment_name(1)).unwrap();
     disk.lose("public.log");
-    // Its start was on disk before any payment.
+    // The start of the private log was on disk before any payment.
     for length in 0..60 {
         disk.put(&segment_name(1), &log[..length]);
         assert!(live(&disk).is_err(), "{length} bytes are left");
@@ -201,7 +201,7 @@ fn a_state_directory_whose_entry_is_missing_is_refused() {
     live(&disk).unwrap();
     disk.lose("ledger");
     assert!(matches!(live(&disk), Err(LedgerError::Lost { .. })));
-    // Nothing had begun here, so the entry was never made.
+    // On this disk the log had not begun, so the entry was never made.
     let early = |call| {
         let disk = SimulatedDisk::default();
         disk.fail_at(call, DiskFault::Power);
@@ -209,7 +209,7 @@ fn a_state_directory_whose_entry_is_missing_is_refused() {
     };
     let disk = (0..40).find_map(early).expect("the enrolment comes first");
     assert_eq!(ledger(&disk).entries.len(), 0);
-    // The identity may also belong to copies, so it is not the one that pays.
+    // A copy of the directory may have the same identity, so the run pays under a new one.
     let identity = || Enrolment::on(&disk).unwrap().unwrap().identity();
     let before = identity();
     live(&disk).unwrap();
@@ -217,8 +217,8 @@ fn a_state_directory_whose_entry_is_missing_is_refused() {
     assert!(ledger(&disk).entry(&identity()).is_some());
 }
 
-/// A directory that has published nothing has paid nothing, and may start again with other
-/// parameters. One that has begun may not.
+/// A directory without a release has not paid, and may start again with other parameters. After its
+/// first release it may not.
 #[test]
 fn parameters_can_be_corrected_only_before_the_first_release() {
     let disk = SimulatedDisk::default();

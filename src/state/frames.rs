@@ -41,8 +41,9 @@ impl PublicHeader {
 pub struct Position {
     /// Number from 0 of the part that holds the next row: a file, or a session of the journal.
     pub part: u32,
-    /// Where in that part the source begins to read: bytes of a text after the header of a session,
-    /// the row group of a Parquet file, the number or time of an entry.
+    /// Offset in the part at which the source begins to read: the number of bytes in a text (in a
+    /// session, after its header), the row group of a Parquet file, or the number or time of an
+    /// entry.
     pub offset: u64,
     /// The next row: its line in a text, from 1; in Parquet and Redis its number at that offset.
     pub row: u64,
@@ -58,7 +59,7 @@ impl Position {
     }
 }
 
-/// How far one partition of a source has been read.
+/// Progress in one partition of a source.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourcePosition {
     /// The partition, numbered by its source.
@@ -70,7 +71,7 @@ pub struct SourcePosition {
     pub payload: Vec<u8>,
 }
 
-/// Prints the partition, but not how much of it has been read.
+/// Prints the partition, but not the position in it.
 impl fmt::Debug for SourcePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SourcePosition").field("partition", &self.partition).finish_non_exhaustive()
@@ -96,7 +97,7 @@ pub struct EpochFrame {
     pub admitted: Option<Zeroizing<Vec<u128>>>,
 }
 
-/// An epoch as the public log shows it.
+/// An epoch as the public log holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReleaseFrame {
     /// The run that drew the noise, from 1.
@@ -110,13 +111,14 @@ pub struct ReleaseFrame {
 }
 
 impl ReleaseFrame {
-    /// Returns what distinguishes it from another release of its epoch.
+    /// Returns the generation and link that distinguish this release from other releases of the
+    /// same epoch.
     pub fn stamp(&self) -> HistoryStamp {
         HistoryStamp { generation: self.generation, chain: self.chain }
     }
 }
 
-/// The encoder's state after an epoch, and everything else that replay starts from.
+/// The encoder's state after an epoch, and all other state from which replay starts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The last epoch it contains.

@@ -1,5 +1,5 @@
-//! Files of frames: read the next frame, find one behind damage, append; and small files of one
-//! frame, which are written whole and renamed into place.
+//! Files of frames: functions read the next frame, find a frame behind damage, and append frames.
+//! Also small files of one frame, which are written under a temporary name and then renamed.
 //!
 //! A number is trusted only after its checksum is verified, and no allocation exceeds the file's
 //! size.
@@ -17,7 +17,7 @@ use super::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
-/// Space to leave for the files written between reserving and the commit.
+/// Space to leave for the files that are written between the reservation and the commit.
 const SPARE: u64 = 1 << 15;
 
 /// A frame whose checksums match.
@@ -60,7 +60,7 @@ pub(super) enum FrameRead {
     End,
     /// An incomplete frame. If its header is complete, the header is intact.
     Partial,
-    /// Anything else.
+    /// Other bytes: a damaged frame or header.
     Unreadable,
 }
 
@@ -91,7 +91,7 @@ pub(super) fn read_frame_into(
         return Ok(FrameRead::Partial);
     }
     if payload.capacity() < header.length as usize {
-        // Never grown: growing would leave a copy in freed memory.
+        // Allocate a new buffer, because growing would leave a copy in freed memory.
         payload = Zeroizing::new(Vec::with_capacity(header.length as usize));
     }
     payload.resize(header.length as usize, 0);
@@ -129,7 +129,7 @@ pub(super) fn find_frame(
 }
 
 /// Returns whether the bytes from `end` on, which form no frame, had been synced according to a
-/// later frame. Otherwise they are the rest of a write that was never acknowledged.
+/// later frame. Otherwise they are left over from a write that was never acknowledged.
 pub(super) fn is_damaged(file: &dyn StorageFile, end: u64, length: u64) -> Result<bool, StateError> {
     let mut from = end;
     while let Some(frame) = find_frame(file, from, length)? {
@@ -176,8 +176,8 @@ pub(super) fn only_frame(
     })
 }
 
-/// A kind of small file that is one frame. A reader finds the old content or the new; anything else
-/// is damage.
+/// A kind of small file with a single frame. A reader finds either the old or the new content. Any
+/// other content is damage.
 pub(super) struct SealedFile {
     pub(super) name: &'static str,
     /// Name of the file while it is being written.

@@ -39,8 +39,8 @@ pub struct PublicReader {
     ahead: ReadAhead,
 }
 
-/// Bytes of the log after the last frame: calls for every small frame would take longer than what
-/// is done with it. They only serve to find whole frames.
+/// Bytes of the log after the last frame. Reading a block at once is faster than one call for each
+/// small frame. The bytes are used only to find whole frames.
 #[derive(Default)]
 struct ReadAhead {
     start: u64,
@@ -51,7 +51,7 @@ impl ReadAhead {
     /// Bytes read at once.
     const LENGTH: usize = 1 << 16;
 
-    /// Largest frame for which more than the frame is read.
+    /// Largest frame after which a block is read ahead.
     const SMALL: u64 = 1 << 12;
 
     /// Returns the intact frame at an offset, if all of it has been read.
@@ -111,8 +111,8 @@ impl PublicReader {
         &self.header
     }
 
-    /// Returns when the file of the log was last written, if its file system knows: when the newest
-    /// release was published.
+    /// Returns the time at which the newest release was published: the modification time of the
+    /// log's file, if the file system has one.
     pub fn written_at(&self) -> Option<SystemTime> {
         std::fs::metadata(self.file.path()).and_then(|metadata| metadata.modified()).ok()
     }

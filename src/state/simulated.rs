@@ -1,7 +1,7 @@
 //! A simulated disk in memory that loses unsynced data in every way a real disk may.
 //!
 //! Each file has contents as processes see them and durable contents. Writes, cuts and directory
-//! entries are pending until a sync. A fault strikes at the n-th call that changes anything.
+//! entries are pending until a sync. A fault strikes at the n-th call that changes the disk.
 
 pub(super) use super::faults::{DiskFault, LOSSES, PowerLoss};
 
@@ -56,7 +56,7 @@ struct DiskState {
     stall: Option<(usize, StallAction)>,
 }
 
-/// Runs while a process is suspended.
+/// An action that runs while a process is suspended.
 type StallAction = Arc<Mutex<dyn FnMut() + Send>>;
 
 /// The disk, or a folder on it; clones are handles to the same disk.
@@ -132,7 +132,7 @@ impl SimulatedDisk {
         state.fault.is_some_and(|(call, _)| state.calls > call)
     }
 
-    /// Returns the disk as found when the power is back.
+    /// Returns the disk as a process finds it after a power cut with this loss.
     pub(super) fn after_power_cut(&self, loss: PowerLoss) -> Self {
         let before = self.state();
         let mut state = DiskState {
@@ -151,15 +151,15 @@ impl SimulatedDisk {
         Self::of(state)
     }
 
-    /// Returns the same disk for a new process: nothing lost, no faults.
+    /// Returns the same disk for a new process, without losses and without faults.
     pub(super) fn after_restart(&self) -> Self {
         let mut state = self.state().clone();
         (state.fault, state.dead, state.owed) = (None, false, None);
         Self::of(state)
     }
 
-    /// Replaces the folder's files by those on `other`, as when a copy is restored. Open files stay
-    /// the old ones.
+    /// Replaces the folder's files by those on `other`, as when a copy is restored. Handles of open
+    /// files still refer to the old files.
     pub(super) fn turn_into(&self, other: &Self) {
         let other = other.state().clone();
         let mut state = self.state();
@@ -270,8 +270,8 @@ impl UnsyncedChange {
         }
     }
 
-    /// Returns the part of this change that arrives. `last` says whether it is the last change of
-    /// its file, which has `old` durable bytes. Only newly allocated bytes may be zero or
+    /// Returns the part of this change that becomes durable. `last` says whether it is the last
+    /// change of its file, which has `old` durable bytes. Only newly allocated bytes may be zero or
     /// arbitrary; an overwritten byte is old or new.
     fn arrived(&self, loss: PowerLoss, last: bool, old: usize) -> Self {
         let UnsyncedChange::Write(offset, bytes) = self else { return self.clone() };

@@ -1,7 +1,7 @@
 //! Storage of a state directory: a trait narrow enough to simulate, and the real directory.
 //!
 //! Files are opened relative to one directory handle and without following links, so the checked
-//! file is the one used. Nothing is retried after a failure: after a failed sync the state of the
+//! file is the one used. Failed operations are not retried: after a failed sync the state of the
 //! disk is unknown.
 
 use super::{
@@ -103,7 +103,7 @@ pub(super) trait Storage: Send {
     fn now(&self) -> u64;
     /// Bytes free on the file system, `u64::MAX` if unknown.
     fn free(&self) -> u64;
-    /// Another handle on the directory, which stays locked while either lives.
+    /// Another handle on the directory, which stays locked while either handle exists.
     fn share(&self) -> Box<dyn Storage>;
     /// Refuses with [`StateError::Replaced`] unless the path still leads to this directory.
     fn confirm(&self) -> Result<(), StateError>;
@@ -113,7 +113,7 @@ pub(super) trait Storage: Send {
 pub(super) trait StorageFile: Send {
     /// The file, for messages.
     fn path(&self) -> &Path;
-    /// Bytes in the file now.
+    /// Current number of bytes in the file.
     fn length(&self) -> Result<u64, StateError>;
     /// Fills `buffer` from `offset`, or as much of it as the file has; returns the bytes filled.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, StateError>;
@@ -134,13 +134,13 @@ pub(super) struct DirectoryStorage {
     handle: Arc<OwnedFd>,
     /// The public log's directory, if it is a separate one.
     public: Option<PublicDirectory>,
-    /// The lock lasts as long as this handle; readers have none.
+    /// The lock of a writer, which lasts as long as this handle; `None` for readers.
     lock: Option<Arc<OwnedFd>>,
 }
 
 impl DirectoryStorage {
     /// Opens and locks the directory at `path` for one writer. Creates it and its parents if
-    /// missing; refuses it if others have access.
+    /// missing; refuses it if other users have access.
     pub(super) fn exclusive(path: &Path) -> Result<Self, StateError> {
         match calls::make_directory(path, Mode::RWXU, None) {
             Err(error) if error != rustix::io::Errno::EXIST => {
@@ -179,7 +179,7 @@ impl DirectoryStorage {
         Ok(Self { public, ..self })
     }
 
-    /// A new directory is an entry in its parent.
+    /// Syncs the parent directory, which holds the entry of a new directory.
     fn sync_parent(&self) -> Result<(), StateError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         calls::openat(&self.handle, "..", flags, Mode::empty())
@@ -214,7 +214,7 @@ impl DirectoryStorage {
     }
 }
 
-/// Only the public log may be read by others.
+/// Other users may read only the public log.
 fn creation_mode(name: &str) -> Mode {
     let owner = Mode::RUSR | Mode::WUSR;
     if name == PUBLIC_LOG { owner | Mode::RGRP | Mode::ROTH } else { owner }

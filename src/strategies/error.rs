@@ -1,4 +1,4 @@
-//! Why a strategy or a workload from the command line or a file can't be used.
+//! Reasons why a strategy or a workload from the command line or a file can't be used.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,14 +9,14 @@ use hushflow_mechanism::strategy::{MAX_DENSE_HORIZON, SearchError, StrategyError
 use hushflow_mechanism::workload::WorkloadError;
 use thiserror::Error;
 
-/// Why there is no such strategy or workload.
+/// Reasons why a strategy or a workload can't be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StrategiesError {
-    /// It cannot be made.
+    /// The strategy cannot be built.
     #[error(transparent)]
     Strategy(#[from] StrategyError),
-    /// Its optimiser finds none.
+    /// The optimiser finds no strategy.
     #[error(transparent)]
     Search(#[from] SearchError),
     /// The matrix in its file is not a strategy.
@@ -43,7 +43,7 @@ pub enum StrategiesError {
         /// The expected request.
         expected: String,
     },
-    /// It was not searched for any more.
+    /// A signal stopped the search.
     #[error("stopped by a signal")]
     Stopped,
     /// More copies than steps.
@@ -65,7 +65,7 @@ pub enum StrategiesError {
         /// Limit in bytes per coordinate.
         limit: u64,
     },
-    /// It cannot be read or written.
+    /// A strategy file cannot be read or written.
     #[error("{}: the strategy file can't be {action}: {source}", path.display())]
     FileAccess {
         /// The file.
@@ -75,7 +75,7 @@ pub enum StrategiesError {
         /// The cause.
         source: io::Error,
     },
-    /// It is not a strategy file.
+    /// The file is not a strategy file.
     #[error("{}: this is not a strategy file of this version ({reason}); write one with `hushflow optimize -o FILE`", path.display())]
     FileFormat {
         /// The file.
@@ -83,7 +83,7 @@ pub enum StrategiesError {
         /// The problem.
         reason: String,
     },
-    /// It was changed after it was written.
+    /// A strategy file was changed after it was written.
     #[error("{}: the checksum is wrong: the file was damaged or edited; write it again with `hushflow optimize -o FILE`", path.display())]
     FileChecksum {
         /// The file.
@@ -160,7 +160,7 @@ pub enum StrategiesError {
     /// A rate is not positive.
     #[error("the learning rate of step {step} is {found}; expected a number above 0")]
     Rate {
-        /// From 1.
+        /// The step, from 1.
         step: usize,
         /// The rate.
         found: f64,
@@ -168,7 +168,7 @@ pub enum StrategiesError {
     /// The workload is neither prefix sums nor momentum.
     #[error("a schedule weighs the steps of `prefix` and `momentum`; the workload is `{found}`")]
     ScheduleWorkload {
-        /// As on the command line.
+        /// The workload, as on the command line.
         found: String,
     },
     /// Too many steps.

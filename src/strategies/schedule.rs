@@ -63,7 +63,7 @@ impl FromStr for LearningRates {
 }
 
 impl LearningRates {
-    /// How rates are written, and what they are.
+    /// Forms of rates on the command line, with their meaning.
     pub const FORMS: &[(&'static str, &'static str)] = &[
         ("constant", "The same rate in all steps."),
         ("constant:W", "After W steps of warm-up, in which rates grow linearly."),
@@ -75,7 +75,7 @@ impl LearningRates {
     ];
 
     /// Weighs the steps of a workload by rates that are written as `text`. The path of a file is
-    /// from `base`; readers of a log see its name only.
+    /// relative to `base`. Readers of a log see only the file's name.
     ///
     /// # Errors
     /// [`StrategiesError`].
@@ -94,7 +94,7 @@ impl LearningRates {
         }
     }
 
-    /// Returns the rates of all steps, written as `text`. The path of a file is from `base`.
+    /// Returns the rates of all steps, written as `text`. The path of a file is relative to `base`.
     ///
     /// # Errors
     /// [`StrategiesError`].
@@ -132,7 +132,7 @@ impl LearningRates {
     /// The workload of gradient descent with these rates, called `matrix:` and their `name`.
     ///
     /// # Errors
-    /// [`StrategiesError`] for another workload than prefix sums and momentum, and for rates that
+    /// [`StrategiesError`] for workloads other than prefix sums and momentum, and for rates that
     /// do not fit.
     pub fn workload(&self, name: &str, base: &Workload, steps: u64) -> Result<Workload, StrategiesError> {
         let decay = match base {
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(workload.to_string(), "matrix:prefix with linear:1");
         let found = [(1, 1), (3, 1), (3, 3), (2, 3)].map(|(t, i)| workload.coefficient(t, i));
         assert_eq!(found, [1.0, 1.0, 0.2575, 0.0]);
-        // Without weights momentum is the named workload.
+        // With a constant rate, momentum is the named workload.
         let momentum: Workload = "momentum:0.5".parse().unwrap();
         let constant =
             "constant".parse::<LearningRates>().unwrap().workload("constant", &momentum, 4).unwrap();

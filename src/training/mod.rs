@@ -1,5 +1,5 @@
-//! Training of models: what follows from the public log of a training run, and the gradients of its
-//! rows.
+//! Training of models: the model that follows from the public log of a training run, and the
+//! gradients of its rows.
 //!
 //! A [`TrainedModel`] is a function of released gradients, so a resumed run and a reader of the log
 //! compute the same parameters, bit for bit. [`Examples`] are the private rows.
@@ -30,11 +30,11 @@ const DAMPING: f64 = 0.3;
 /// [`TrainingPlan`](hushflow_training::plan::TrainingPlan).
 const UPDATE_NORM: f64 = 1.0;
 
-/// Why there is no model.
+/// Reasons why there is no model.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TrainingError {
-    /// The publication is of moments of records.
+    /// The publication releases moments of records, not gradients.
     #[error("no model is trained here: the pipeline file has no section [training]")]
     NoTraining,
     /// The optimiser refuses its setting or a release.

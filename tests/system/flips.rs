@@ -46,7 +46,7 @@ fn over_followed_files() -> Left {
     Left { lab, pipeline, arguments, expected }
 }
 
-/// A run with an ingest journal, killed before everything in it had been counted.
+/// A run with an ingest journal, killed before all records of the journal were counted.
 fn over_a_journal() -> Left {
     let (lab, header, rows, expected) = STREAM.laid_out();
     fs::create_dir(lab.path("anchors")).expect("a directory");
@@ -150,7 +150,7 @@ fn a_flipped_bit_in_any_file_is_refused_or_changes_nothing() {
     }
 }
 
-/// A flipped bit in the name of a file already read makes it another file.
+/// A flipped bit in the name of a file that was read makes it the name of another file.
 #[test]
 fn a_changed_name_in_the_list_of_followed_files_is_refused() {
     let left = over_followed_files();

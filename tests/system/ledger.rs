@@ -1,5 +1,6 @@
-//! The ledger through the binary: pipelines over the same data share a budget, restarts pay
-//! nothing, races have one winner, and a damaged, missing or rolled back ledger stops the run.
+//! Tests the ledger through the binary: pipelines over the same data share a budget, restarts are
+//! not charged, one of two runs that compete for the budget is refused, and a damaged, missing or
+//! rolled back ledger stops the run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 pub(crate) const STREAM: Stream = Stream { rows: 400, epochs: 4 };
 
-/// Room for two pipelines of (1, 1e-6), which together reach (1.4547, 1e-6).
+/// A budget that two pipelines of (1, 1e-6) fit: together they spend (1.4547, 1e-6).
 pub(crate) const BUDGET: &str =
     "[ledger]\ndirectory = 'shared'\ndata_set = 'stream'\nbudget = { epsilon = 1.5, delta = 1e-6 }\n";
 
@@ -77,7 +78,7 @@ fn pipelines_over_the_same_data_share_a_budget_and_the_third_is_refused() {
     close("μ of both", &one["composition"]["mu"], 2_f64.sqrt() / 4.224_678_9, 1e-6);
     close("ρ of both", &one["composition"]["rho"], 4.224_678_9_f64.powi(-2), 1e-6);
 
-    // Refused before the source is opened, which does not exist.
+    // The run is refused before it opens its source, which does not exist.
     let third = data.pipeline("third", BUDGET, ("data.csv", "none.csv"));
     let ended = data.run(&third);
     let left = ended.err.split("epsilon = ").nth(1).and_then(|rest| rest.split(' ').next()).map(String::from);
@@ -92,7 +93,7 @@ fn pipelines_over_the_same_data_share_a_budget_and_the_third_is_refused() {
     assert!(!data.state("third").join(harness::PRIVATE_LOG).exists(), "nothing was begun");
     assert_eq!(entries(&data.ledger()), ["first", "second"]);
 
-    // With the remaining ε it fits, and afterwards nothing does.
+    // The pipeline fits with the remaining ε. Afterwards the budget is used up.
     let left = left.expect("the message says what is left");
     let third = data.pipeline("third", BUDGET, ("epsilon = 1\n", &format!("epsilon = {left}\n")));
     data.run(&third).succeeded();
@@ -133,7 +134,7 @@ fn without_a_section_the_ledger_is_in_the_state_directory() {
         (&entry["epochs"], &entry["private"], &report["budget"]),
         (&4.into(), &true.into(), &Value::Null)
     );
-    // A single pipeline is worth the ε that it requested.
+    // The composition of a single pipeline has the ε that the pipeline requested.
     let epsilon = harness::number(&report["composition"]["epsilon"]);
     assert!(epsilon <= 1.0 && epsilon > 1.0 - 1e-9, "{epsilon}");
     let table = finish(&mut command("ledger", &data.state("alone"))).succeeded().out;
@@ -204,7 +205,7 @@ fn a_ledger_that_is_damaged_gone_or_rolled_back_stops_the_run_and_fails_the_chec
     stops(&["shared: this ledger has no entry"]);
     finish(&mut command("ledger", &data.state("shared"))).failed(1, &["there is no ledger here"]);
 
-    // It may move, if the pipeline file names the new path.
+    // The ledger may move, if the pipeline file names the new path.
     let moved = BUDGET.replace("shared", "elsewhere");
     data.run(&data.pipeline("second", &moved, ("", ""))).succeeded();
     verify("second").succeeded();
@@ -237,7 +238,7 @@ fn neighbours_are_converted_where_a_theorem_allows_and_refused_where_none_does()
     let blanked = ledger(&data.state("shared"), &["--neighbours", "zero-out"]);
     close("replacing blanks", &mu(&blanked), 2_f64.sqrt() / sigma, 1e-6);
 
-    // Without a budget any pipeline is entered, and the composition names its unit.
+    // Without a budget every pipeline gets an entry, and the composition names its unit.
     let unbounded = |name: &str, neighbours: &str| {
         let words = format!("neighbours = '{neighbours}'\nclip_norm");
         data.pipeline(name, "[ledger]\ndirectory = 'open'\ndata_set = 'stream'\n", ("clip_norm", &words))

@@ -1,6 +1,6 @@
-//! Pipelines that release estimates of windows. They equal the commands on the same rows, do not
-//! depend on the number of workers or on crashes, and release each window once, for a single
-//! charge.
+//! Tests pipelines that release estimates of windows. The estimates equal those of the commands on
+//! the same rows and do not depend on the number of workers or on crashes. Each window is released
+//! once, and all windows cost a single charge.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -16,7 +16,7 @@ pub(crate) const WEATHER: &str = "examples/data/weather_nyc2013.csv";
 const FLIGHTS: &str = "examples/data/flights_jan2013.csv";
 const STATIONS: [&str; 3] = ["EWR", "JFK", "LGA"];
 
-/// Releases, as in a pipeline file.
+/// Lines of the section `[release]` of a pipeline file.
 pub(crate) const MEAN: &str = "method = 'prime-ht'\ncorruption = 0.01\nscale = [18, 6]\n";
 pub(crate) const COVARIANCE: &str = "method = 'pace'\ncentre = 0.1\n";
 
@@ -156,8 +156,8 @@ fn workers_processes_and_keys_without_records_change_nothing() {
     }
 }
 
-/// The corrupt reading of 1048 mph is in the first quarter at EWR. Bounds would clip it, so the
-/// pipeline has none that do.
+/// The corrupt reading of 1048 mph is in the first quarter at EWR. The bounds of the pipeline are
+/// so wide that they do not clip it.
 #[test]
 fn a_corrupt_reading_moves_no_window() {
     let lab = Lab::new();
@@ -270,7 +270,8 @@ seed = 3
     finish(&mut run(&of_file, &whole, 2)).succeeded();
     let journaled = lab.write("journaled.toml", pipeline("-", "journal = true"));
     let state = lab.path("state");
-    // The first session is killed within the second window, when all of it is in the journal.
+    // The first session is killed within the second window, once the journal holds all rows that
+    // were sent.
     let cut = text.match_indices('\n').nth(9000).unwrap().0 + 1;
     let safe = lab.path("safe");
     let mut first = run(&journaled, &state, 1);
@@ -326,8 +327,8 @@ fn the_ledger_is_charged_once_for_all_windows() {
     assert_eq!((&entry["method"], &entry["epochs"]), (&Value::from("prime-ht"), &Value::from(4)));
     // The value of one Gaussian mechanism of (2, 1e-6), whatever the number of windows.
     close("μ of all windows", &entry["mu"], 0.453, 0.02);
-    // A covariance beside it has the same μ, whatever part of it is selections. Together they
-    // exceed the budget.
+    // A pipeline that estimates a covariance has the same μ, whatever share of it pays for
+    // selections. Both pipelines together exceed the budget.
     let refused = finish(&mut run(&real(COVARIANCE), &lab.path("covariance"), 1));
     refused.failed(1, &["the budget of this data set", "1 entries have spent"]);
     assert!(releases(&lab.path("covariance")).is_empty());
@@ -438,7 +439,7 @@ fn windows_without_an_estimate_are_released_as_such() {
         covariance(&one, "zero-out")["rows_noise"].as_f64().unwrap() > 0.0,
         "a private number of rows is never reported exactly"
     );
-    // Constant columns, and columns without any usable value.
+    // Constant columns, and columns in which no value is usable.
     for row in ["0.5,0", "nan,", "7e300,-7e300"] {
         let constant = rows("a,b", &|_| row.into(), 20_000);
         assert_eq!(covariance(&constant, in_place)["rows"], 20_000.0, "{row}");

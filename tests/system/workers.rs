@@ -7,7 +7,7 @@ use crate::harness::{
     Ended, Lab, Stream, expected_sums, finish, releases, run, run_as_two, sums, tail, wait,
 };
 
-/// How a run is distributed.
+/// Distribution of a run over workers and processes.
 #[derive(Clone, Copy, Debug)]
 enum Spread {
     Workers(usize),
@@ -45,8 +45,8 @@ fn stream(lab: &Lab, more: &str) -> String {
 
 const SEED: &str = "\n[simulation]\nseed = 42\n";
 
-/// Runs the pipeline in every distribution: the sums must be the expected ones, the releases those
-/// of the first.
+/// Runs the pipeline in every distribution. The sums must equal the expected sums, and the releases
+/// must equal those of the first distribution.
 fn check_spreads(lab: &Lab, pipeline: &str) {
     let pipeline = lab.write("pipeline.toml", pipeline);
     let expected = expected_sums(&pipeline);

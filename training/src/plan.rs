@@ -1,14 +1,14 @@
-//! The guarantee of a private training run, and what follows from it: batches, noise, optimiser,
-//! and the budget spent after each pass.
+//! The guarantee of a private training run. The batches, the noise, the optimiser and the budget
+//! spent after each pass follow from it.
 //!
-//! A plan makes everything together: [`TrainingPlan::setup`] returns batches with the noise for
-//! them, as one value that can't be taken apart.
+//! [`TrainingPlan::setup`] returns the batches and their noise as one value, so that neither can be
+//! used without the other.
 //!
 //! - [`Sampling::InOrder`]: step t takes batch `(t − 1) mod b` of b batches of m records each. So
 //!   in k passes every record takes part k times, exactly b steps apart (`k×b`). The number of
-//!   records in a step is public, and the guarantee relies on nothing random.
+//!   records in a step is public, and the guarantee does not rely on random batches.
 //! - Other schemes draw batches of m records on average
-//!   ([`sampling`](crate::sampling)), and the guarantee relies on nobody knowing them
+//!   ([`sampling`](crate::sampling)), and the guarantee requires that the batches are secret
 //!   ([`amplification`](hushflow_mechanism::accounting::amplification)). They need a strategy with
 //!   bands whose encoder is exact. The number of records in a step is private.
 
@@ -37,7 +37,7 @@ use crate::training_loop::TrainingSetup;
 /// Minimum number of shards, independent of the number of workers.
 const SHARDS: u32 = 16;
 
-/// Relative distance within which the least noise multiplier of sampled batches is found.
+/// Relative tolerance of the least noise multiplier for sampled batches.
 const CLOSE: f64 = 1e-4;
 
 /// Ways of making Adam private.
@@ -86,8 +86,8 @@ pub struct TrainingPlan {
     pub passes: NonZeroU32,
     /// How records are assigned to steps.
     pub sampling: Sampling,
-    /// The data sets that must be hard to tell apart: [`Neighbours::ReplaceOneInPlace`] or
-    /// [`Neighbours::ZeroOut`]. The number of records is public.
+    /// The neighbour relation: [`Neighbours::ReplaceOneInPlace`] or [`Neighbours::ZeroOut`]. The
+    /// number of records is public.
     pub neighbours: Neighbours,
     /// ε of the whole run.
     pub epsilon: Epsilon,
@@ -101,7 +101,7 @@ pub struct TrainingPlan {
     pub learning_rate: f64,
 }
 
-/// Why a run is invalid.
+/// Reasons why a training run is invalid or fails.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TrainingError {
@@ -160,7 +160,7 @@ pub enum TrainingError {
         /// The method.
         method: Method,
     },
-    /// Sampled batches for a program that takes its own.
+    /// Sampled batches, although the program forms its own batches.
     #[error(
         "sampling is {sampling}, but the program takes its own batches: choose in-order, or let the training loop draw them"
     )]
@@ -224,16 +224,17 @@ impl From<MatrixError> for TrainingError {
 /// Noise of a plan, computed without data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpectedNoise {
-    /// Deviation of the noise over the sensitivity of the whole run; over that of one step where
-    /// batches are sampled.
+    /// Standard deviation of the noise divided by the sensitivity of the whole run or, if batches
+    /// are sampled, by the sensitivity of one participation.
     pub noise_multiplier: f64,
-    /// Root mean square, over the steps, of the deviation of the noise in the workload of mean
-    /// gradients, in each coordinate and in units of ζ.
+    /// Root mean square, over the steps, of the standard deviation of the noise in the workload of
+    /// mean gradients, in each coordinate and in units of ζ.
     pub deviation: f64,
 }
 
 impl TrainingPlan {
-    /// b, the number of steps in a pass. In order, records of an incomplete batch are left out.
+    /// b, the number of steps in a pass. Batches in order leave out the records of an incomplete
+    /// batch.
     pub fn steps_per_pass(&self) -> u64 {
         self.records as u64 / u64::from(self.batch_size.get())
     }
@@ -243,8 +244,8 @@ impl TrainingPlan {
         self.steps_per_pass() * u64::from(self.passes.get())
     }
 
-    /// Makes what [`training_loop`](crate::training_loop) needs for a model with these initial
-    /// parameters: batches, with the least noise that keeps the promise, and the optimiser.
+    /// Returns what [`training_loop`](crate::training_loop) needs for a model with these initial
+    /// parameters: the batches, the least noise that gives the guarantee, and the optimiser.
     ///
     /// # Errors
     /// [`TrainingError`] names the problem.
@@ -264,9 +265,9 @@ impl TrainingPlan {
         Ok(TrainingSetup { measurement, batches, adam, parameters, not_finite: Default::default() })
     }
 
-    /// Returns the noise of this plan for a model of this number of parameters: in a workload such
-    /// as `adam:0.9`, the averages that Adam uses, or `prefix`, the sums that parameters are made
-    /// of.
+    /// Returns the noise of this plan for a model of this number of parameters, in a workload:
+    /// `adam:0.9` gives the averages that Adam uses, and `prefix` the sums that make up the
+    /// parameters.
     ///
     /// # Errors
     /// As [`setup`](Self::setup).
@@ -286,8 +287,9 @@ impl TrainingPlan {
         Ok(ExpectedNoise { noise_multiplier, deviation })
     }
 
-    /// Makes the release of gradients of a model with this number of parameters, with the least
-    /// noise that keeps the promise. Kept within the crate: sampled batches go with it.
+    /// Returns the mechanism that releases gradients of a model with this number of parameters. It
+    /// has the least noise that gives the guarantee. Private to the crate, because it is valid only
+    /// together with the sampled batches.
     pub(crate) fn mechanism(
         &self,
         dimension: usize,
@@ -304,7 +306,7 @@ impl TrainingPlan {
     }
 
     /// Returns ε spent after this number of passes: the cost of a record's contributions until
-    /// then, under the noise of the whole run. Infinite if the grid uses up δ. In order, it is
+    /// then, under the noise of the whole run. Infinite if the grid uses up δ. Batches in order use
     /// [`MomentMechanism::spent_by`](hushflow_mechanism::mechanism::MomentMechanism::spent_by).
     pub(crate) fn spent(&self, mechanism: &MatrixMechanism, passes: u32) -> Result<f64, TrainingError> {
         let (moments, strategies) = (mechanism.moments(), mechanism.strategies());
@@ -339,12 +341,12 @@ impl TrainingPlan {
         Ok(composition.epsilon(self.delta).map_or(f64::INFINITY, |epsilon| epsilon.high))
     }
 
-    /// Returns a noise multiplier that keeps the promise with sampled batches, at most [`CLOSE`]
+    /// Returns a noise multiplier that gives the guarantee with sampled batches, at most [`CLOSE`]
     /// above the least one.
     ///
-    /// ln ε falls with ln σ, almost on a line. So each guess is where the line through both ends is
-    /// at ε, moved by a third of the tolerance to either side in turn. Any result is valid, because
-    /// its own ε was computed.
+    /// ln ε falls almost linearly in ln σ. So each guess is the point at which the line through
+    /// both ends reaches ε, shifted by a third of the tolerance to alternating sides. Any result is
+    /// valid, because its own ε was computed.
     fn calibrated(
         &self,
         mechanism: &MatrixMechanism,
@@ -367,7 +369,7 @@ impl TrainingPlan {
         while below <= 0.0 {
             (high, above) = (low, below);
             low -= 1.0;
-            // Too little noise to be counted is too little.
+            // If accounting fails for this noise, the noise is too small.
             below = excess(low).unwrap_or(100.0);
         }
         let mut side = 1.0;
@@ -388,7 +390,7 @@ impl TrainingPlan {
         Ok(high.exp())
     }
 
-    /// Returns the steps of a record in this number of passes; `None` in order.
+    /// Returns the random participation of a record in these passes; `None` for batches in order.
     fn random_participation(
         &self,
         strategies: &Strategies,
@@ -436,8 +438,8 @@ impl TrainingPlan {
         }
     }
 
-    /// Returns the number of bands of a strategy that encodes exactly: what a record adds to a step
-    /// changes this many rows, and no more.
+    /// Returns the number of bands of a strategy that encodes exactly: the contribution of a record
+    /// to a step changes at most this number of rows.
     fn bands(&self, strategy: &dyn Strategy) -> Result<NonZeroU64, TrainingError> {
         let matrix = strategy.matrix(self.horizon())?;
         let exact = strategy.geometry().rounding_squared == 0.0 && matrix.discrepancy().relative == 0.0;
@@ -450,8 +452,8 @@ impl TrainingPlan {
         NonZeroU64::new(self.steps_per_pass()).ok_or(TrainingError::Batch { records, batch_size })
     }
 
-    /// Makes the release of this number of passes. Sampled batches have the sensitivity of one
-    /// participation.
+    /// Returns the mechanism that releases this number of passes. Sampled batches have the
+    /// sensitivity of one participation.
     fn release(
         &self,
         dimension: usize,

@@ -6,7 +6,7 @@
 //!     └─── feedback, t → t + 1 ───┘
 //! ```
 //!
-//! The batches of the setup ([`sampling`](crate::sampling)) decide whose gradients are taken.
+//! The batches of the setup ([`sampling`](crate::sampling)) select the records of each step.
 //! Gradients are clipped and added as they arrive ([`ClippedSums`]), so the first operator sends
 //! the exact sums of its worker. An epoch is one step of the optimiser. Parameters are public.
 //! Every worker has all of them, takes the gradients of its share of a step's records, and applies
@@ -41,8 +41,9 @@ pub trait Learner: 'static {
     /// Passes them to `give`: one whole gradient per record, concatenated, in any order. Larger
     /// slices are added faster. The last call is for the step after the last one, without records.
     ///
-    /// `records` are numbers from 0. **Private** if batches are sampled: they must not reach anyone
-    /// else. Each record's gradient must depend on that record and the parameters alone.
+    /// `records` are the numbers of records, from 0. They are **private** if batches are sampled:
+    /// do not pass them on. Each record's gradient must depend on that record and the parameters
+    /// alone.
     fn gradients(
         &mut self,
         step: u64,
@@ -54,8 +55,8 @@ pub trait Learner: 'static {
 
 /// Parameters of a training loop. Equal on every worker.
 ///
-/// The measurement and the batches belong together, so neither can be exchanged: sampled batches
-/// come from a [`TrainingPlan`](crate::plan::TrainingPlan) with the noise for them.
+/// The measurement and the batches belong together, so neither can be replaced alone: a
+/// [`TrainingPlan`](crate::plan::TrainingPlan) makes sampled batches together with their noise.
 #[derive(Clone)]
 pub struct TrainingSetup {
     pub(crate) measurement: Measurement,
@@ -161,7 +162,7 @@ fn gradients<'scope, S: Clone + 'static>(
     })
 }
 
-/// Why the sums of a step can't be formed.
+/// Reasons why the sums of a step can't be formed.
 #[derive(Debug, Error)]
 enum StepGradientsError {
     #[error(transparent)]
@@ -215,7 +216,7 @@ impl GradientSums {
     }
 }
 
-/// Adds gradients, multiplied by these factors unless there are none.
+/// Adds gradients, multiplied by the factors `scale`. An empty `scale` leaves them unchanged.
 pub(crate) fn add<V: Copy + Into<f64>>(
     sums: &mut ClippedSums,
     scaled: &mut Vec<f64>,

@@ -3,7 +3,7 @@
 //! - **SSP**: exact noise on the upper triangle. The paper uses the sensitivity of the whole
 //!   matrix, √2·d. The triangle's is d ([`sample`](super::sample)), so half the variance suffices:
 //!   `ssp-tight`. Negative eigenvalues are then raised to 0.
-//! - **Diagonal**: the whole budget on d entries, zeros elsewhere.
+//! - **Diagonal**: the whole budget on the d diagonal entries; all other entries are 0.
 //! - **SeparateCov** (Dong, Liang & Yi 2022): half of ρ for the eigenvalues, half for a noisy
 //!   matrix that gives the eigenvectors.
 //! - **AdaptiveCov** (the same paper): the better of SSP and SeparateCov, at a private clipping
@@ -43,7 +43,7 @@ use hushflow_mechanism::noise::selection::Selection;
 use nalgebra::{DMatrix, DVector, SymmetricEigen};
 use rand::CryptoRng;
 
-/// Share of a private count.
+/// Share of the budget for a private count.
 const COUNT_SHARE: f64 = 0.05;
 
 /// Failure probability of the tail bounds of AdaptiveCov and CoinPress.
@@ -60,8 +60,8 @@ pub(super) fn estimate<R: CryptoRng + ?Sized>(
     rng: &mut R,
 ) -> Result<CovarianceEstimate, CovarianceError> {
     if matches!(method, CovarianceMethod::Separate | CovarianceMethod::Adaptive) {
-        // Check before spending: whether eigenvalues are needed may follow from releases, and a
-        // later refusal would reveal it.
+        // Check before spending. Releases may decide whether eigenvalues are needed, and a later
+        // refusal would reveal that decision.
         public_count(sample)?;
     }
     let start = PreparedSample::new(sample, COUNT_SHARE * budget.left(), centre, &mut budget, rng)?;
@@ -138,9 +138,9 @@ pub(super) fn diagonal<R: CryptoRng + ?Sized>(
     Ok(CovarianceEstimate { measurements, ..start.estimate(&covariance, budget)? })
 }
 
-/// Bound of what the eigenvalue search and rounding to integers add to the distance of two samples'
-/// eigenvalues: backward errors of at most 16dε‖A‖_F on both sides, ‖A‖_F ≤ nR², and half a unit
-/// for each value.
+/// Bound of the error that the eigenvalue search and rounding to integers add to the distance
+/// between the eigenvalues of two samples: backward errors of at most 16dε‖A‖_F on both sides,
+/// ‖A‖_F ≤ nR², and half a unit for each value.
 pub(super) fn eigenvalue_slack(sample: &CovarianceSample<'_>) -> f64 {
     let (d, rows) = (sample.dimension() as f64, sample.rows() as f64);
     let largest = rows * (1u64 << (2 * RECORD_BITS)) as f64;
@@ -190,7 +190,7 @@ pub(super) fn separate<R: CryptoRng + ?Sized>(
     Ok(MatrixEstimate { covariance, deviations: None })
 }
 
-/// Upper bound of the norm of d standard Gaussians, except for the tail.
+/// Upper bound of the norm of d standard Gaussians, except with probability [`TAIL`].
 pub(super) fn chi_tail(d: f64) -> f64 {
     let log = (1.0 / TAIL).ln();
     (d + 2.0 * (d * log).sqrt() + 2.0 * log).sqrt()
@@ -270,7 +270,7 @@ fn inverse_root(matrix: DMatrix<f64>) -> Result<DMatrix<f64>, CovarianceError> {
     Ok(&eigen.eigenvectors * roots * eigen.eigenvectors.transpose())
 }
 
-/// Share of the budget for the trace, and for the clipping norm.
+/// Share of the budget for the trace, and equally for the clipping norm.
 pub(super) const SHARE: f64 = 0.125;
 
 /// Number of halvings of the norm. Below the last one a record is no larger than the rounding of
@@ -297,8 +297,8 @@ pub(super) fn adaptive<R: CryptoRng + ?Sized>(
     }
 }
 
-/// Returns an upper bound of the trace, except for the tail, for records z/√d, which have norm at
-/// most 1, as in the paper.
+/// Returns an upper bound of the trace, except with probability [`TAIL`], for records z/√d, which
+/// have norm at most 1, as in the paper.
 fn trace<R: CryptoRng + ?Sized>(
     start: &PreparedSample<'_>,
     (budget, rho): (&mut CovarianceBudget, f64),

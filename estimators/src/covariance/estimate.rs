@@ -4,9 +4,9 @@
 //! This file also computes linear regressions from private second moments: from a covariance of any
 //! method, or from SSP (Wang 2018's AdaSSP, in zCDP).
 //!
-//! The last third of the budget sets the ridge. The least eigenvalue of the regressors' second
-//! moments is measured with noise, and the ridge raises it to what the noise of the other moments
-//! may have removed. Everything is in z, between −1 and 1.
+//! One third of the budget sets the ridge. The least eigenvalue of the regressors' second
+//! moments is measured with noise, and the ridge raises it to a bound of the noise of the other
+//! moments. All moments are in units of z, which is between −1 and 1.
 //!
 //! **Sensitivity** of the least eigenvalue of Σ qqᵀ: it moves by at most the spectral norm of vvᵀ −
 //! uuᵀ ≤ R² (Weyl), plus the error of the eigenvalue search
@@ -50,7 +50,7 @@ pub struct Mean {
 
 numbers!(struct Mean { values, deviations });
 
-/// The partial correlation of a pair that was measured one by one.
+/// The partial correlation of a pair of columns whose entry was measured individually.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PartialCorrelation {
     /// The larger index of the two columns, from 0.
@@ -72,11 +72,11 @@ pub struct CovarianceEstimate {
     pub rows_deviation: f64,
     /// The measured mean about which moments are taken. `None`: the middle of the bounds.
     pub mean: Option<Mean>,
-    /// Second moments about it, divided by the number of records.
+    /// Second moments about the mean, divided by the number of records.
     pub covariance: DMatrix<f64>,
-    /// Measured entries, row by row; empty for methods that measure none.
+    /// Measured entries, row by row; empty for methods that do not measure entries.
     pub measurements: Vec<EntryMeasurement>,
-    /// Partial correlations of the pairs that were measured one by one.
+    /// Partial correlations of the pairs of columns that were measured individually.
     pub partial_correlations: Vec<PartialCorrelation>,
     /// Number of selections.
     pub rounds: u64,
@@ -147,8 +147,8 @@ pub(super) struct PreparedSample<'a> {
 }
 
 impl<'a> PreparedSample<'a> {
-    /// Spends `count_rho` on the count if it is private, and the share `centre` of the rest on the
-    /// mean.
+    /// Spends `count_rho` on the count if it is private, and the share `centre` of the remaining
+    /// budget on the mean.
     pub(super) fn new<R: CryptoRng + ?Sized>(
         sample: &CovarianceSample<'a>,
         count_rho: f64,
@@ -274,12 +274,12 @@ pub fn coefficients(moments: &DMatrix<f64>, target: usize, ridge: f64) -> Option
     Some(Cholesky::new(others + DMatrix::identity(size, size) * ridge)?.solve(&with_target))
 }
 
-/// Regresses the column `target` on the others. Two thirds of the rest of the budget go to second
-/// moments by `method`, one third to the ridge. [`CovarianceMethod::Ssp`] makes it AdaSSP.
+/// Regresses the column `target` on the other columns. Two thirds of the remaining budget go to
+/// second moments by `method`, one third to the ridge. [`CovarianceMethod::Ssp`] makes it AdaSSP.
 ///
 /// # Errors
-/// [`CovarianceError`], by public numbers alone; [`CovarianceError::Numerical`] if `target` is no
-/// column.
+/// [`CovarianceError`], which depends on public numbers alone; [`CovarianceError::Numerical`] if
+/// `target` is not a column.
 pub fn regress<R: CryptoRng + ?Sized>(
     method: CovarianceMethod,
     sample: &CovarianceSample<'_>,

@@ -48,7 +48,7 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Why there is no estimate. The reasons follow from public numbers alone, except those that
+/// Reasons why there is no estimate. They follow from public numbers alone, except those that
 /// [follow from releases](CovarianceError::follows_from_releases).
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
@@ -79,7 +79,7 @@ pub enum CovarianceError {
         /// The share as given.
         share: f64,
     },
-    /// No proof for these neighbours.
+    /// No proof of privacy covers these neighbours.
     #[error(
         "no estimate for {0} neighbours: expected replace-one-in-place, where the number of records is public, or zero-out"
     )]
@@ -92,21 +92,21 @@ pub enum CovarianceError {
     /// The noise does not fit the grid.
     #[error(transparent)]
     Noise(#[from] NoiseScaleError),
-    /// A selection without weight.
+    /// A selection whose privacy parameters are unusable.
     #[error(transparent)]
     Selection(#[from] SelectionError),
     /// Accounting failed.
     #[error(transparent)]
     Accounting(#[from] AccountingError),
-    /// A part of the budget exceeds the rest.
+    /// A requested part of the budget exceeds the remaining budget.
     #[error("a part of {wanted:e} does not fit the {left:e} of rho that are left")]
     Overspent {
         /// The requested part.
         wanted: f64,
-        /// The rest.
+        /// The remaining budget.
         left: f64,
     },
-    /// Numbers exceed floating point.
+    /// A result exceeds the range of floating-point numbers.
     #[error("the estimate is beyond floating point: choose bounds of ordinary size, or a larger rho")]
     Numerical,
 }
@@ -198,7 +198,7 @@ impl CovarianceMethod {
         }
     }
 
-    /// Estimates the covariance of a sample with the rest of a budget, about the middle of the
+    /// Estimates the covariance of a sample with the remaining budget, about the middle of the
     /// bounds or about a mean that takes the share `centre` of the budget.
     ///
     /// # Errors

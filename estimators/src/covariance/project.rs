@@ -100,8 +100,8 @@ mod tests {
         }
     }
 
-    /// Eigenvalues in units of the variances' noise: none is below the noise of its direction,
-    /// which is between 1 and √2.
+    /// Checks in units of the variances' noise that no eigenvalue is below the noise of its
+    /// direction, which is between 1 and √2.
     #[test]
     fn floors_are_the_noise_and_shrunk_entries_are_smaller() {
         for seed in 0..20 {

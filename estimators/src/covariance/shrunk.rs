@@ -1,5 +1,5 @@
-//! `shrunk`: all entries at once, of records clipped to a private norm, then shrunk by what the
-//! noise is known to be.
+//! `shrunk`: all entries at once, of records clipped to a private norm, then shrunk according to
+//! the known level of the noise.
 //!
 //! A twentieth of ρ draws the clipping norm, the rest measures the matrix, and
 //! [`shrinkage`](super::shrinkage) chooses the estimate. The choice between the diagonal, few
@@ -17,14 +17,14 @@
 //! beyond t. For each unit that t falls by, clipping removes c(t) from n times the trace, and n
 //! times the Frobenius norm of the noise falls by d/√(2ρ). So the best t has a number of records
 //! beyond it that follows from d and ρ alone. On the tables of `docs/covariance.md`, where
-//! directions differ and shrinkage removes noise, k = d/(2√ρ) serves best. One of two scores is
+//! directions differ and shrinkage removes noise, k = d/(2√ρ) works best. One of two scores is
 //! used:
 //!
 //! - **Many records** (g < n/8 for g = 1.5(d − 3/2)/√ρ): −(c(t) + min(g, n/20)·log₂ t). Among norms
 //!   that no record exceeds it prefers the smallest. For a larger g it would prefer t = 0.
 //! - **Few records**: −|c(t) − k| − k/16·log₂ t, for at most half of the records.
 //!
-//! With still fewer (n√ρ < 1.45d) no norm can be found and all of ρ measures the diagonal.
+//! With still fewer records (n√ρ < 1.45d) no norm can be found, and all of ρ measures the diagonal.
 //!
 //! **Privacy of the draw.** One record changes c(t) by at most 1, for all t in the same direction:
 //! if its norm grows, no count falls. The rest of a score is a function of public numbers and of
@@ -56,17 +56,17 @@ const HALVINGS: u32 = 15;
 /// Number of units of a score in one record.
 const UNIT: i128 = 1 << 16;
 
-/// How records beyond a candidate are weighed against noise.
+/// A score that weighs the records beyond a candidate against the noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum NormScore {
-    /// Many records: a halving of the squared norm is worth this many.
+    /// Many records: the number of records beyond the norm that offset a halving of its square.
     Linear(f64),
-    /// Few records: the number beyond the norm should be this.
+    /// Few records: the target number of records beyond the norm.
     Quantile(f64),
 }
 
 impl NormScore {
-    /// `records` and `rho` are public, `spread` is Δ in units of that of replacement.
+    /// `records` and `rho` are public, `spread` is Δ divided by its value for a replaced record.
     fn new(dimension: usize, records: f64, (rho, spread): (f64, f64)) -> Self {
         let (d, unit) = (dimension as f64, spread / rho.sqrt());
         let slope = 1.5 * (d - 1.5).max(d / 2.0) * unit;
@@ -78,7 +78,8 @@ impl NormScore {
         }
     }
 
-    /// Returns the most by which one record may change a score, for [`Selection`].
+    /// Returns the sensitivity of a score for [`Selection`]. One record moves all linear scores in
+    /// the same direction, so half of their change suffices.
     fn sensitivity(self) -> i128 {
         match self {
             Self::Linear(_) => UNIT / 2,
@@ -112,7 +113,7 @@ fn scores(norms: &[i128], score: NormScore) -> Vec<i128> {
     (0..=PER_HALVING * HALVINGS).map(|index| score.score(index, beyond(index))).collect()
 }
 
-/// Spends the rest of a budget.
+/// Estimates the covariance with the remaining budget.
 pub(super) fn estimate<R: CryptoRng + ?Sized>(
     start: PreparedSample<'_>,
     mut budget: CovarianceBudget,
@@ -176,7 +177,7 @@ mod tests {
         }
     }
 
-    /// A bound that replacement of a record attains, so the charge is not too small by chance.
+    /// Replacement of a record attains the bound, so a smaller charge would be wrong.
     #[test]
     fn the_charge_for_the_norm_is_tight() {
         let quantile = NormScore::Quantile(1.0);

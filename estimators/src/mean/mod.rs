@@ -2,7 +2,7 @@
 //!
 //! Liu, Kong, Kakade & Oh, "Robust and differentially private mean estimation" (NeurIPS 2021, arXiv
 //! 2102.09159); the files name its algorithms, definitions and lemmas. `docs/mean.md` lists the
-//! steps that are not private as written. The proofs here are of the code that runs.
+//! steps of the paper that are not private as written. The proofs here cover the code as it runs.
 //!
 //! | file | subject |
 //! |---|---|
@@ -56,8 +56,8 @@ use std::str::FromStr;
 #[serde(rename_all = "kebab-case")]
 pub enum MeanMethod {
     /// PRIME or the plain mean, whichever has the smaller error bound. The bounds depend on public
-    /// numbers only. If PRIME removes too many records, its assumptions do not hold: then the rest
-    /// of the budget pays for the plain mean.
+    /// numbers only. If PRIME removes too many records, its assumptions do not hold. Then the
+    /// remaining budget pays for the plain mean.
     Auto,
     /// Filters by matrix multiplicative weights, for clean columns that are subgaussian with
     /// identity covariance.
@@ -171,7 +171,7 @@ pub enum Scale {
     Whitened,
 }
 
-/// What to estimate, and how.
+/// Method, budget and assumptions of an estimate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
     /// The method.
@@ -211,8 +211,8 @@ impl Shares {
 pub struct MeanEstimate {
     /// The mean of each column, in its own unit.
     pub mean: Vec<f64>,
-    /// Standard deviation of the noise of each column's mean, in its own unit. The error has other
-    /// parts too.
+    /// Standard deviation of the noise of each column's mean, in its own unit. The error also has
+    /// other causes, such as clipping.
     pub noise: Vec<f64>,
     /// Noisy number of kept records; `None` if the method removes none.
     pub kept: Option<f64>,
@@ -227,7 +227,7 @@ numbers!(struct MeanEstimate { mean, noise, kept, converged });
 pub struct MeanAnswer {
     /// The method that ran.
     pub method: MeanMethod,
-    /// The estimate, or why there is none.
+    /// The estimate, or the reason why there is no estimate.
     pub outcome: Result<MeanEstimate, MeanRefusal>,
     /// Spending of each step.
     pub parts: Vec<StepCost>,
@@ -237,7 +237,7 @@ pub struct MeanAnswer {
 
 numbers!(struct MeanAnswer { outcome, method, spent, parts });
 
-/// Minimum number of deviations of a noisy count between 3n/4 and n/2.
+/// Minimum distance between 3n/4 and n/2, in standard deviations of a noisy count.
 const COUNT_DEVIATIONS: f64 = 6.0;
 
 /// Estimates the mean of the columns of a table, given row by row.
@@ -266,7 +266,7 @@ const COUNT_DEVIATIONS: f64 = 6.0;
 /// ```
 ///
 /// # Errors
-/// [`MeanError`] for a question without an answer for a table of this size.
+/// [`MeanError`] if the method has no answer for a table of this size.
 pub fn estimate(
     rows: &[f64],
     columns: usize,
@@ -315,7 +315,7 @@ fn by_enumeration(
     }
 }
 
-/// Answers by a method on the records in a private ball, with a budget of Gaussian privacy.
+/// Answers by a method that uses the records in a private ball, with a budget of Gaussian privacy.
 fn by_filtering(
     rows: &[f64],
     columns: usize,
@@ -340,7 +340,7 @@ fn by_filtering(
     Ok((MeanAnswer { method, outcome, parts, spent }, clipping))
 }
 
-/// An estimate by filtering, and what it took.
+/// An estimate by filtering, with its clipping and its method.
 struct Filtered {
     estimate: MeanEstimate,
     clipping: Vec<Clipping>,
@@ -386,7 +386,7 @@ fn scaled(
     let tails = tails(method);
     let (ball, bins) = range::ball(rows, scales, (tails, corruption), budget, rng)?;
     let clipping = match method {
-        // It clips to a smaller ball.
+        // This method clips to a smaller ball of its own.
         MeanMethod::Balloon => Vec::new(),
         _ => bins.clipping(&ball, scales),
     };
@@ -463,7 +463,7 @@ fn least_count(deviation: f64) -> usize {
 /// follows from public numbers, so a budget can be planned with it.
 ///
 /// # Errors
-/// [`MeanError`] for a budget without an answer.
+/// [`MeanError`] if no estimate is possible with this budget.
 pub fn rows_needed(columns: usize, question: &Question) -> Result<usize, MeanError> {
     let of_counts = |epsilon, delta, share: f64| {
         let squared_mu = share * MeanBudget::new(epsilon, delta)?.whole();
@@ -471,7 +471,7 @@ pub fn rows_needed(columns: usize, question: &Question) -> Result<usize, MeanErr
     };
     match (question.method, question.range) {
         (MeanMethod::Tukey, _) => Ok(1),
-        // A share α of the rows must hold more than one.
+        // A share α of the rows must contain more than one row.
         (MeanMethod::Resilience, Some(_)) => Ok((1.0 / question.corruption).floor().min(9e18) as usize + 1),
         (MeanMethod::Resilience, None) => {
             let [(epsilon, delta), _] = located::shares(question.epsilon, question.delta)?;

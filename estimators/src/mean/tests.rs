@@ -59,8 +59,8 @@ fn robust_errors_stay_while_the_plain_one_grows() {
     }
 }
 
-/// `auto` gives the plain mean of correlated columns, which PRIME takes for corruption and refuses,
-/// and filters a shift. Its budget is spent once.
+/// For correlated columns, which PRIME mistakes for corruption and refuses, `auto` returns the
+/// plain mean. If some rows are shifted, `auto` filters them. It spends its budget once.
 #[test]
 fn auto_stops_filtering_what_is_no_corruption() {
     let mut rng = ChaCha20Rng::seed_from_u64(3);
@@ -138,7 +138,7 @@ fn heavy_tails_are_no_corruption() {
     }
 }
 
-/// The check of PRIME-ht sees a shift of 1.5 in 20 columns, with a budget at which the noise of
+/// The check of PRIME-ht detects a shift of 1.5 in 20 columns, with a budget at which the noise of
 /// Chebyshev's ball would hide it. The error of the plain mean is 0.333.
 #[test]
 fn a_shift_in_many_columns_is_filtered_for_heavy_tails() {
@@ -266,7 +266,7 @@ fn correlated_columns_are_whitened() {
     assert!((plain / (alpha * 6_f64.sqrt() / 0.1_f64.sqrt()) - 1.0).abs() < 0.2, "{plain}");
     let [whitened, heavy] =
         [MeanMethod::Prime, MeanMethod::PrimeHt].map(|method| error(method, Scale::Whitened));
-    // For heavy tails the scales are twice as large, and a shift of √α of them may go undetected.
+    // For heavy tails the scales are twice as large, and a shift of √α scales may go undetected.
     assert!(whitened < 0.1 && heavy < 2.0 * alpha.sqrt(), "{whitened} {heavy}");
 
     let question = Question { scale: Scale::Whitened, ..question(MeanMethod::Prime, 4.0, 1e-6, alpha, d) };
@@ -279,8 +279,8 @@ fn correlated_columns_are_whitened() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Each query moves by no more than its charge, in integers, for kept sets that differ in one
-    /// record on either side.
+    /// The integers of each query change by at most the charge of the query, for kept sets that
+    /// each contain at most one record that the other one lacks.
     #[test]
     fn neighbours_move_queries_by_their_sensitivity(
         rows in prop::collection::vec([-9.0f64..9.0, -9.0f64..9.0, -9.0f64..9.0], 3..12),
@@ -312,9 +312,9 @@ proptest! {
     }
 }
 
-/// A whole mechanism at small n: tables that differ in one record, 4,000 runs each. The best linear
-/// statistic's success bounds μ from below, with each count at 10⁻⁷: a correct mechanism fails with
-/// a chance below 10⁻⁶.
+/// Audits a whole mechanism at small n with tables that differ in one record, with 4,000 runs each.
+/// The success of the best linear statistic bounds μ from below. Each count has an error
+/// probability of 10⁻⁷, so a correct mechanism fails the test with a probability below 10⁻⁶.
 #[test]
 #[ignore = "slow"]
 fn neighbours_cannot_be_distinguished_better_than_claimed() {

@@ -6,23 +6,23 @@
 //! (Proposition I.2). It needs no δ, no sensitivity in units of data and no bound on records.
 //!
 //! The paper draws from a density. Here the points are a public net, records are rounded one by one
-//! to an integer grid, and the draw is exact ([`Selection`]). A record that is not finite is on no
-//! side of any hyperplane.
+//! to an integer grid, and the draw is exact ([`Selection`]). A record that is not finite does not
+//! count on either side of any hyperplane.
 //!
 //! # Depth
-//! Hyperplanes are those with a normal in a public set: all integer vectors whose largest entry is
-//! m, up to their sign. So the depth is the minimum of counts of records in half spaces that do not
-//! depend on the data, all by integers. *Sensitivity.* A replaced record changes each count, and so
-//! the minimum, by at most 1. ∎
+//! The code uses only hyperplanes with a normal in a public set: all integer vectors whose largest
+//! entry is m, up to their sign. So the depth is the minimum of counts of records in half spaces
+//! that do not depend on the data, computed in integers. *Sensitivity.* A replaced record changes
+//! each count, and so the minimum, by at most 1. ∎
 //!
 //! *Accuracy.* Some normal is within φ of every direction, tan φ ≤ √(d−1)/(2m). A point at distance
 //! r from the centre of a symmetric table is outside of a half space at distance r·cos φ, so its
-//! depth is at most that of a point at r·cos φ by all hyperplanes. A median is at most 1/cos φ
-//! times further off, which is below 1.011 for the m here.
+//! depth is at most the depth of a point at r·cos φ with respect to all hyperplanes. The error of
+//! the median grows by a factor of at most 1/cos φ, which is below 1.011 for the m here.
 //!
-//! A normal takes a sort of the projected records, and a look-up for each point. The net has a
-//! spacing of α/2 scales if that is feasible, else as fine as feasible, but no coarser than half a
-//! scale; beyond that the table is refused, by its size alone.
+//! Each normal requires a sort of the projected records, and a look-up for each point. The net has
+//! a spacing of α/2 scales if that is feasible, else as fine as feasible, but at most half a scale.
+//! A table that would need a coarser net is refused. This depends on its size alone.
 
 use super::release::in_parallel;
 use super::resilience::Net;
@@ -156,10 +156,10 @@ fn depths(records: &[i64], points: &[i64], dimension: usize) -> Vec<u32> {
 struct Ranks {
     /// Distinct values in order.
     values: Vec<i64>,
-    /// Number of values below each of them; at the end, of all.
+    /// Number of values below each distinct value, and at the end the number of all values.
     below: Vec<u32>,
-    /// For each interval of 2^`shift` from the first value on, the first distinct value in it or
-    /// after it.
+    /// For each interval of 2^`shift` from the first value on, the index of the first distinct
+    /// value in it or after it.
     starts: Vec<u32>,
     shift: u32,
 }
@@ -188,7 +188,7 @@ impl Ranks {
         Self { values, below, starts, shift }
     }
 
-    /// The lesser of the numbers of values up to a position and from it on.
+    /// The smaller of two counts: values up to a position, and values from it on.
     fn lesser_side(&self, position: i64) -> u32 {
         match (self.values.first(), self.values.last()) {
             (Some(first), Some(last)) if (*first..=*last).contains(&position) => {
@@ -313,7 +313,7 @@ mod tests {
         }
     }
 
-    /// Directions are dense: the largest angle of random directions to their nearest normal.
+    /// Checks the largest angle between random directions and their nearest normals.
     #[test]
     fn normals_cover_all_directions() {
         let mut rng = NoiseSource::Seeded(7).generator(0, 0).unwrap();
@@ -341,7 +341,7 @@ mod tests {
         rng.next_u64() as f64 / (1u64 << 63) as f64 - 1.0
     }
 
-    /// By its definition: the least count on either side of all hyperplanes.
+    /// The depth by its definition: the least count on one side of any hyperplane.
     fn by_counting(records: &[i64], point: &[i64]) -> u32 {
         let dimension = point.len();
         let least = |normal: Vec<i64>| {
@@ -373,8 +373,8 @@ mod tests {
             }
         }
 
-        /// A replaced record changes no depth by more than 1, in any number of columns; the largest
-        /// numbers fit.
+        /// A replaced record changes each depth by at most 1, in any number of columns. The largest
+        /// coordinates do not overflow.
         #[test]
         fn depth_has_sensitivity_one(
             rows in prop::collection::vec([-1i64..2, -1i64..2, -1i64..2, -1i64..2], 2..9),

@@ -5,7 +5,7 @@
 //! Exponentials use the symmetric eigendecomposition, which is backward stable. Eigenvalues are
 //! shifted by the largest, so nothing overflows, and tr U = 1.
 //!
-//! # Rounds that remove nothing are free
+//! # Rounds that remove no record are free
 //! While ⟨H, U⟩ is at most a share of ‖H‖, Algorithm 10 keeps all records and queries the same
 //! covariance again, hundreds of times. Here H = Σ̃_t − I *is* a private release, so adding it
 //! again is post-processing. ψ(k) = ⟨H, U(E + kH)⟩ is the derivative of the convex function k ↦ ln
@@ -16,18 +16,19 @@
 //!
 //! A round releases the moments of the kept records and takes the direction in which they exceed I
 //! most. It scores records by their squared distance from the mean along it and removes those of
-//! score at least bZ, where b is the largest possible score. b depends on no record, so progress is
-//! slow: the expected share that a round removes is a record's score over b. The T = Θ̃(d) rounds
-//! divide the same budget as PRIME's.
+//! score at least bZ, where b is the largest possible score. b does not depend on the records, so
+//! progress is slow: a round removes a record with a probability of its score over b. The T = Θ̃(d)
+//! rounds divide the same budget as PRIME's.
 //!
-//! Selects the records that a filter removes, so that neighbours stay neighbours (Lemma 2.2 and
-//! Definition C.1 of the paper).
+//! # Removal
+//! Filters select the records to remove in such a way that neighbours stay neighbours (Lemma 2.2
+//! and Definition C.1 of the paper).
 //!
 //! A filter removes kept records of score at least θ, highest first, and at most k = ⌈2αn⌉ of
-//! them. A score is a function of one record and its position. n is the public
-//! number of *all* records, so k and θ are equal for neighbours. Ties are broken by the records'
-//! values, first column first, larger before smaller, and equal records by position: one total
-//! order for all tables that hold them.
+//! them. A score is a function of one record and its position. n is the public number of *all*
+//! records, so k and θ are equal for neighbours. Ties are broken by the records' values, first
+//! column first, larger before smaller, and equal records by position. This is one total order for
+//! all tables that hold the records.
 //!
 //! # Contraction
 //! Let K and K′ each have at most one record that the other lacks. Then so do the filtered sets.

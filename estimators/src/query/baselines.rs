@@ -21,11 +21,11 @@ const RIDGE: f64 = 1e-9;
 pub struct StrategyError {
     /// Its name.
     pub name: &'static str,
-    /// The error; at sensitivity 1.
+    /// The error at sensitivity 1.
     pub error: f64,
 }
 
-/// The errors for a workload on a path, whose V is not written out.
+/// The errors for a workload on a path, whose V is not stored as a matrix.
 pub(super) fn on_path(workload: &QueryWorkload) -> Result<Vec<StrategyError>, QueryError> {
     let n = workload.cells();
     let spectral = PathOptimum::spectral_error(workload).ok_or(QueryError::Numerical)?;
@@ -73,8 +73,8 @@ fn levels(cells: usize) -> u32 {
 }
 
 /// The inverse of the Gram matrix of the sums of all nodes, by the formula of Sherman and Morrison:
-/// a node adds 11ᵀ to the matrices of its halves. For each node from the leaves up, the solution
-/// for 1, and its sum.
+/// a node adds 11ᵀ to the matrices of its halves. For each node, from the leaves up, it holds the
+/// cells, the solution for the vector 1, and the sum of the solution.
 struct TreeInverse {
     nodes: Vec<(usize, usize, Vec<f64>, f64)>,
 }
@@ -175,7 +175,7 @@ fn spectral(form: &DMatrix<f64>) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Rows of a tree written out: the total, and those of each inner node.
+    /// Dense rows of a tree: the total, and the rows of each inner node.
     fn written(n: usize, halves: fn(&mut [f64], &mut [f64]) -> bool) -> DMatrix<f64> {
         let mut rows = vec![vec![1.0; n]];
         let mut nodes = vec![(0, n)];

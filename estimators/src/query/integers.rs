@@ -2,10 +2,10 @@
 
 use nalgebra::DMatrix;
 
-/// Bits of the fractions of C.
+/// Number of fractional bits of the entries of C.
 const BITS: u32 = 40;
 
-/// The value of 1 in an entry of K.
+/// The value in C of one unit of K.
 const UNIT: f64 = 1.0 / (1u64 << BITS) as f64;
 
 /// K = ⌊2⁴⁰·C⌉ of a lower triangular C with entries of at most 1.
@@ -80,7 +80,7 @@ impl TriangularIntegers {
         DMatrix::from_fn(self.cells, self.cells, entry)
     }
 
-    /// The value of 1 in an entry of K.
+    /// The value in C of one unit of K.
     pub(super) fn unit() -> f64 {
         UNIT
     }

@@ -78,7 +78,7 @@ impl QueryStrategy {
         &self.workload
     }
 
-    /// Expected squared error in total at σ = 1, and a lower bound of that of all strategies.
+    /// Total expected squared error at σ = 1, and a lower bound of this error over all strategies.
     pub fn error(&self) -> (f64, f64) {
         match &self.found {
             FoundStrategy::Path(optimum) => optimum.error(),
@@ -86,7 +86,7 @@ impl QueryStrategy {
         }
     }
 
-    /// Expected errors of the baselines. None has less than the lower bound.
+    /// Expected errors of the baselines. None of them is below the lower bound.
     ///
     /// # Errors
     /// [`QueryError::Numerical`] if a factorisation fails.
@@ -186,8 +186,8 @@ mod tests {
         }
     }
 
-    /// Both searches find the same optimum, both checks accept it, and every answer has the
-    /// variance of the integers.
+    /// Both searches find the same optimum, both checks accept it, and the variance of every answer
+    /// agrees with the variance that the integers give.
     #[test]
     fn workloads_on_a_path_have_the_optimum_of_the_search_for_all_workloads() {
         for n in [1, 2, 3, 10, 41] {
@@ -211,7 +211,7 @@ mod tests {
         }
     }
 
-    /// With 2,000 cells: the gap, and the variances of some ranges from the integers.
+    /// For 2,000 cells, checks the gap, and the variances of some ranges against the integers.
     #[test]
     fn large_histograms_have_a_certified_optimum() {
         for workload in [QueryWorkload::Prefixes(2000), QueryWorkload::AllRanges(2000)] {

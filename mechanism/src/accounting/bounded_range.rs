@@ -108,7 +108,7 @@ const ROUNDING: f64 = 1e-14;
 /// ε-private mechanism, rounded down.
 ///
 /// # Errors
-/// [`AccountingError`] for an ε so large (above 700) that nothing is promised.
+/// [`AccountingError`] for an ε above about 700, which gives no guarantee.
 ///
 /// ```
 /// use hushflow_mechanism::accounting::{Epsilon, bounded_range};
@@ -205,8 +205,8 @@ mod tests {
     }
 
     /// A selection and a Gaussian measurement: δ by a fine sum over the noise, against δ of the one
-    /// Gaussian for both. Charging the selection μ² = 2ρ, as for Gaussian noise, would promise too
-    /// much.
+    /// Gaussian for both. Charging the selection μ² = 2ρ, as for Gaussian noise, would claim too
+    /// strong a guarantee.
     #[test]
     fn mixtures_stay_below_one_gaussian_and_exceed_a_smaller_one() {
         let (rho_selection, rho_gaussian) = (0.02_f64, 0.005_f64);

@@ -13,7 +13,7 @@
 //!
 //! *Proof.* For ideal noise: Dong, Roth & Su 2022, Corollary 2 (Gaussian mechanisms compose to one
 //! of μ² = Σ μ_i²). Total variations along one path add up (chain rule), and cost (1 + e^ε)τ as in
-//! a single run. `docs/privacy.md` has the whole proof, for interleaved runs and for mechanisms
+//! a single run. `docs/privacy.md` has the complete proof, for interleaved runs and for mechanisms
 //! chosen after earlier releases. ∎
 //!
 //! ρ = μ²/2 of zCDP adds up in the same way.
@@ -32,10 +32,10 @@ const SQUARED_MU_UNITS: f64 = (1_u128 << 96) as f64;
 /// Number of units of total variation in 1, its maximum: 2¹²⁷.
 const VARIATION_UNITS: u128 = 1 << 127;
 
-/// Exceeds the relative error of the few roundings to and from the integers.
+/// Upper bound of the relative error of the few roundings to and from the integers.
 const ROUNDING: f64 = 8.0 * f64::EPSILON;
 
-/// The least noise multiplier whose cost can be counted: its μ² is just below 2³².
+/// The least noise multiplier whose cost fits the integers: its μ² is just below 2³².
 const MIN_NOISE_MULTIPLIER: f64 = 1.53e-5;
 
 /// Privacy cost of mechanisms: μ² and total variation, as exact integers that are never below the

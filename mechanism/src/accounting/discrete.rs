@@ -78,7 +78,7 @@ impl Discreteness {
 /// continuous noise for (ε, δ − cost).
 ///
 /// # Errors
-/// [`AccountingError::DiscretenessExceedsDelta`] if the cost leaves nothing of δ.
+/// [`AccountingError::DiscretenessExceedsDelta`] if the cost is at least δ.
 pub fn noise_multiplier_rounded_up(
     epsilon: Epsilon,
     delta: Delta,

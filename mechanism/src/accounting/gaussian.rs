@@ -85,7 +85,7 @@ pub fn noise_multiplier_rounded_up(epsilon: Epsilon, delta: Delta) -> NoiseMulti
 /// The least x for which the continued fraction is used.
 const FAR: f64 = 2.5;
 
-/// Levels of the continued fraction: enough for the last bit at [`FAR`].
+/// Levels of the continued fraction: enough for full precision at [`FAR`].
 const LEVELS: u32 = 70;
 
 /// Positive nodes and weights of the six-point Gauss–Legendre rule on [−1, 1].

@@ -230,8 +230,8 @@ impl Rho {
 /// `holds` is true. Returns `high` if there is none below it.
 ///
 /// Non-negative floats are ordered as their bit patterns are, so bisecting these takes at most 64
-/// steps for any `holds`. It stops at a float where `holds` is true and whose lower neighbour is
-/// false.
+/// steps for any `holds`. The search stops at a float for which `holds` is true, while it is false
+/// for the next lower float.
 pub fn least(low: f64, high: f64, holds: impl Fn(f64) -> bool) -> f64 {
     let (mut low, mut high) = (low.to_bits(), high.to_bits());
     while low < high {

@@ -9,12 +9,12 @@
 //! | `outlier` | as `opposite`, 10⁶ times beyond the ball | clippers that miss single records |
 //! | `another-key` | e moves to another key | count, first and second moments at once |
 //! | `another-epoch` | e moves to another epoch | the same, for opposed columns of C |
-//! | `left-out`, `outlier-left-out` | e, or an outlier, against nothing | zero-out |
+//! | `left-out`, `outlier-left-out` | e, or an outlier, against no record | zero-out |
 //!
 //! e lies on the sphere of the clip norm. A canary needs at most two columns, two keys, and the
 //! epochs of the longest column of C, or those of the worst pattern that a participation schema
 //! allows. Every cell of the differing record also holds three records that do not differ, because
-//! a fault that clips sums instead of records only shows in company.
+//! the fault of clipping sums instead of records is visible only in cells with several records.
 //!
 //! The derivation of the joint record is at the head of [`sensitivity`](crate::sensitivity).
 //!
@@ -54,7 +54,8 @@ pub struct Canary {
 }
 
 impl Canary {
-    /// Builds trials side by side, each with its own keys: the stream of `worlds[i]` in trial i.
+    /// Builds one stream of several trials, each with its own keys. Trial i has the records of
+    /// `worlds[i]`.
     pub(super) fn stream(&self, epochs: u64, worlds: &[usize]) -> CanaryStream {
         let records = worlds.iter().zip(0..).flat_map(|(&world, trial)| {
             let shift = trial * self.keys;
@@ -69,7 +70,7 @@ impl Canary {
 /// Returns the canaries of a mechanism, without duplicates.
 ///
 /// # Errors
-/// [`AuditError`] if the strategy can't be written out for this many epochs.
+/// [`AuditError`] if the matrix of the strategy can't be computed for this many epochs.
 pub fn canaries(audited: &AuditClaim) -> Result<Vec<Canary>, AuditError> {
     let moments = audited.mechanism.moments();
     let steps = Steps::new(audited)?;
@@ -138,7 +139,7 @@ struct CanaryBuilder {
 }
 
 impl CanaryBuilder {
-    /// Places a record, in units of the clip norm, that is replaced by another one or by none.
+    /// Places a record, in units of the clip norm, that the other world replaces or leaves out.
     fn canary(&self, name: &'static str, one: &[f64], other: Option<&[f64]>) -> Canary {
         let records = |record: &[f64]| self.records(record, 0, &self.pattern);
         self.in_company(Canary {
@@ -180,7 +181,7 @@ impl CanaryBuilder {
     }
 }
 
-/// The columns of C, as far as they determine where a record weighs most.
+/// Products of the columns of C, which determine the steps at which a record has most influence.
 struct Steps {
     gram: DMatrix<f64>,
     patterns: Vec<Pattern>,
@@ -226,7 +227,7 @@ impl Steps {
     }
 }
 
-/// Returns signs, chosen step by step, with which a record adds to the change of the steps before.
+/// Returns signs, chosen step by step so that each step adds to the change of the previous steps.
 fn signed(gram: &DMatrix<f64>, steps: &[usize]) -> Pattern {
     let mut pattern = Pattern::new();
     for &step in steps {
@@ -331,8 +332,9 @@ impl RealPath {
         Ok(all)
     }
 
-    /// Releases all epochs of one shard. It crashes after epochs 1, 2, 4, 8, …: the noise drawn for
-    /// such an epoch is lost before anyone has seen it, and drawn again from the earlier state.
+    /// Releases all epochs of one shard, with simulated crashes after epochs 1, 2, 4, 8, …: the
+    /// noise drawn for such an epoch is lost before publication, and drawn again from the earlier
+    /// state.
     fn release_shard(
         &self,
         shard: u32,
@@ -384,8 +386,8 @@ impl AuditSubject for RealPath {
     }
 }
 
-/// Returns histograms of the first column with these bins, shared out evenly: the noise depends on
-/// their sum alone. The first inner edge parts opposite records.
+/// Returns histograms of the first column with these numbers of bins. The bins are divided evenly,
+/// because the noise depends on their total alone. The first inner edge separates opposite records.
 fn histograms(bins: Bins) -> Result<Vec<Histogram>, AuditError> {
     let Bins { histograms, number } = bins;
     let of = |histogram: u32| {
@@ -399,7 +401,7 @@ fn histograms(bins: Bins) -> Result<Vec<Histogram>, AuditError> {
 mod tests {
     use super::*;
 
-    /// A text may have one value, and a tree few nodes above its bins.
+    /// The numbers cover texts with one value, and trees with few nodes above their bins.
     #[test]
     fn canaries_have_as_many_histograms_and_bins_as_the_mechanism() {
         for (count, number) in [(0, 0), (1, 1), (2, 2), (3, 4), (3, 10), (20, 20 * 65_536)] {
@@ -411,7 +413,7 @@ mod tests {
         assert!(
             parting.iter().all(|histogram| histogram.bin(-0.5) == Some(0) && histogram.bin(0.5) == Some(1))
         );
-        // Without a bin for each, they are refused instead of dropped.
+        // Fewer bins than histograms are an error: no histogram may be dropped.
         assert!(histograms(Bins { histograms: 2, number: 1 }).is_err());
     }
 }

@@ -27,8 +27,9 @@
 //! direct bound of ε at δ assumes only (ε, δ), so it needs far more than 1/δ trials to come close.
 //!
 //! # Confidence
-//! The probability of a false accusation is at most 1 − confidence for all canaries together. It is
-//! divided evenly among canaries and the events counted of each. The distance involves no chance.
+//! The probability of a false alarm is at most 1 − confidence for all canaries together. It is
+//! divided evenly among the canaries and the counted events of each canary. The distance does not
+//! depend on chance.
 //!
 //! Sources: Nasr et al., "Tight Auditing of Differentially Private Machine Learning", USENIX
 //! Security 2023; Steinke, Nasr & Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS
@@ -94,7 +95,7 @@ pub enum AuditError {
     /// The noise multiplier is invalid.
     #[error(transparent)]
     Accounting(#[from] AccountingError),
-    /// The strategy can't be written out.
+    /// The matrix of the strategy can't be computed.
     #[error("the strategy can't be audited over this number of epochs: {0}")]
     Matrix(#[from] MatrixError),
     /// Squares of batches take another path than sums of records.
@@ -119,7 +120,7 @@ pub enum AuditError {
         /// Epochs of the stream, from 1.
         epochs: u64,
     },
-    /// Too few trials to learn from, or to show anything.
+    /// Too few trials to learn a statistic and to bound its success.
     #[error("{found} trials are too few: give at least {least}")]
     Trials {
         /// The requested trials.
@@ -194,7 +195,7 @@ impl AuditClaim {
 pub struct AuditSettings {
     /// Number of trials of a canary, about half of them in each world.
     pub trials: u64,
-    /// Probability of a false accusation of an honest mechanism, for all canaries together: 1 −
+    /// Probability of a false alarm for a correct mechanism, for all canaries together: 1 −
     /// confidence.
     pub false_alarm: f64,
     /// Number of canaries that share this probability.
@@ -259,7 +260,7 @@ impl AuditFinding {
     }
 }
 
-/// Audits many runs of many trials each, with a statistic learned from earlier trials. `tell`
+/// Audits many runs of many trials each, with a statistic learned from earlier trials. `progress`
 /// receives the number of trials done so far, out of [`trials`](AuditSettings::trials).
 ///
 /// # Errors

@@ -1,7 +1,8 @@
 //! The state machine of discovery: candidates, their sums, and the slots of keys that are shown.
 //!
-//! All of it is private but the names of slots. [`Candidates::close`] gives what an epoch adds, as
-//! integers for the private log and for the release; [`Candidates::replay`] takes them back.
+//! Everything here is private except the names of slots. [`Candidates::close`] returns the
+//! additions of an epoch as integers for the private log and for the release;
+//! [`Candidates::replay`] applies them again.
 
 use super::names::{PRIVATE, PUBLIC, push_name, take_name};
 use super::tree::KeyNoise;
@@ -14,14 +15,14 @@ use std::sync::Arc;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// Part of every key of a generator: nothing else that is hashed begins with it.
+/// Domain separator: only hashes for keys of generators begin with it.
 const DOMAIN: &[u8] = b"hushflow discovery 1";
 
-/// Why an epoch can't be closed, or a state not be restored.
+/// Reasons why an epoch can't be closed, or why a state can't be restored.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DiscoveryError {
-    /// Without entropy nothing is released.
+    /// There is no entropy for noise, so the epoch is not released.
     #[error(transparent)]
     Entropy(#[from] EntropyError),
     /// Epochs are closed in order, once each.
@@ -29,10 +30,10 @@ pub enum DiscoveryError {
     OutOfOrder {
         /// The epoch.
         found: u64,
-        /// The next one.
+        /// The next epoch.
         expected: u64,
     },
-    /// A state of another pipeline, or no state at all.
+    /// The saved state belongs to another pipeline, or is malformed.
     #[error("the saved candidates can't be read: they are of another pipeline or version")]
     State,
 }
@@ -54,9 +55,9 @@ pub struct Candidates {
 struct Candidate {
     /// The sums of its records.
     sums: Zeroizing<Vec<i128>>,
-    /// The entities with a record of it, ascending; none if records are counted.
+    /// The entities with a record of the key, ascending; empty if records are counted.
     entities: Zeroizing<Vec<u128>>,
-    /// Drawn once the key has enough records to be tested.
+    /// The noise of the key's count. It is drawn once the key has enough records to be tested.
     noise: KeyNoise,
 }
 
@@ -84,7 +85,7 @@ impl Candidate {
         new
     }
 
-    /// Returns what the test counts.
+    /// Returns the count that the test uses.
     fn count(&self, counted: Counted) -> i128 {
         match counted {
             Counted::Records => self.sums[Layout::COUNT],
@@ -97,9 +98,9 @@ impl Candidate {
 pub struct KeyArrival<'s> {
     /// The key.
     pub name: Arc<str>,
-    /// The sums of records; `None` for none.
+    /// The sums of the records; `None` if there are no sums.
     pub sums: Option<IntegerRow<'s>>,
-    /// The entities that have them, in any order; none if records are counted.
+    /// The entities that have these records, in any order; empty if records are counted.
     pub entities: &'s [u128],
 }
 
@@ -110,14 +111,14 @@ struct Arrived {
     entities: Zeroizing<Vec<u128>>,
 }
 
-/// A candidate, or what an epoch adds to one, in the private log. Private.
+/// A candidate, or the additions of an epoch to a candidate, in the private log. Private.
 struct StoredCandidate<'i> {
     name: String,
     sums: &'i [i128],
     entities: Zeroizing<Vec<u128>>,
 }
 
-/// What an epoch adds. Private, but for `public`.
+/// The additions of an epoch. Private, except `public`.
 pub struct ClosedKeys {
     /// The sums of slots with records, or with a key that is new.
     pub slots: BTreeMap<u32, Zeroizing<Vec<i128>>>,
@@ -156,7 +157,7 @@ impl Candidates {
         self.names.len() >= self.discovery.parameters.most as usize
     }
 
-    /// Closes the next epoch, in which these keys have records. A key may come several times.
+    /// Closes the next epoch, in which these keys have records. A key may occur several times.
     ///
     /// # Errors
     /// [`DiscoveryError`]; the value must not be used afterwards.
@@ -198,8 +199,8 @@ impl Candidates {
         Ok(ClosedKeys { slots, public, private })
     }
 
-    /// Returns the candidates that pass the test after this epoch, as many as there are slots, in
-    /// the order of their names.
+    /// Returns the candidates that pass the test after this epoch, in the order of their names and
+    /// at most as many as there are free slots.
     fn shown(&mut self, epoch: u64) -> Vec<Arc<str>> {
         let Self { discovery, secrets, candidates, .. } = self;
         let least = i128::from(discovery.parameters.at_least);
@@ -223,7 +224,8 @@ impl Candidates {
         shown
     }
 
-    /// Takes back what [`close`](Self::close) has given for the next epoch, without tests.
+    /// Applies the results that [`close`](Self::close) returned for the next epoch, without testing
+    /// candidates again.
     ///
     /// # Errors
     /// [`DiscoveryError`]; the value must not be used afterwards.
@@ -299,7 +301,7 @@ impl Candidates {
         if found == expected { Ok(()) } else { Err(DiscoveryError::OutOfOrder { found, expected }) }
     }
 
-    /// Takes name, sums and entities.
+    /// Reads name, sums and entities from the front of the integers, and removes them there.
     fn take_candidate<'i>(&self, integers: &mut &'i [i128]) -> Option<StoredCandidate<'i>> {
         let name = take_name(integers, PRIVATE)?;
         let (sums, mut rest) = integers.split_at_checked(self.coordinates)?;
@@ -326,7 +328,7 @@ impl Candidates {
         matches!(self.discovery.parameters.counted, Counted::Entities { .. })
     }
 
-    /// Adds to a candidate, and returns the entities that are new to it.
+    /// Adds sums and entities to a candidate. Returns the entities that are new to it.
     fn add_candidate(&mut self, name: Arc<str>, sums: &[i128], entities: &[u128]) -> Zeroizing<Vec<u128>> {
         let candidate = self.candidates.entry(name).or_insert_with(Candidate::new);
         add(&mut candidate.sums, sums.into());
@@ -341,7 +343,8 @@ impl Candidates {
         slot
     }
 
-    /// Without a free slot no candidate will be shown, and everybody knows that.
+    /// Discards all candidates once no slot is free: then no candidate can ever be shown, and this
+    /// fact is public.
     fn forget_if_full(&mut self) {
         if self.is_full() {
             self.candidates = HashMap::new();
@@ -349,7 +352,7 @@ impl Candidates {
     }
 }
 
-/// Adds to sums, which are empty before.
+/// Adds to sums. Empty sums count as zeros.
 fn add(sums: &mut Zeroizing<Vec<i128>>, others: IntegerRow<'_>) {
     if sums.is_empty() {
         sums.reserve_exact(others.len());

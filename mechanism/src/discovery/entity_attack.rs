@@ -20,8 +20,8 @@ fn discovery(parameters: DiscoveryParameters, sigma: f64, horizon: u64) -> Arc<D
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 
 proptest! {
-    /// With next to no noise the keys shown are those of more than `at_least` different entities,
-    /// however many records these have and whenever.
+    /// With almost no noise the keys shown are those with more than `at_least` different entities.
+    /// The number of records of each entity, and their times, do not matter.
     #[test]
     fn entities_count_once_for_a_key(
         stream in prop::collection::vec(prop::collection::vec((0..4_usize, 0..6_u128), 0..8), 1..8),
@@ -34,7 +34,7 @@ proptest! {
         let mut candidates = new();
         let mut seen: [BTreeSet<u128>; 4] = Default::default();
         for epoch in &stream {
-            // Some keys come in two parts, as from two workers.
+            // Some keys arrive in two parts, as from two workers.
             let parts = |epoch: &[(usize, u128)]| -> Vec<_> {
                 let entities = |key| {
                     epoch.iter().filter(|row| row.0 == key).map(|row| row.1).collect::<Vec<_>>()
@@ -59,7 +59,7 @@ proptest! {
     }
 
     /// Squared distance of the nodes of all keys between two worlds in which one entity has up to K
-    /// records anywhere. Others are equal and cancel.
+    /// records anywhere. The records of other entities are equal and cancel.
     #[test]
     fn no_entity_moves_the_nodes_farther_than_charged(
         worlds in prop::array::uniform2(prop::collection::vec((0..3_u8, 1..=13_u64), 0..=3)),
@@ -96,7 +96,7 @@ fn nodes_apart(worlds: &[Vec<(u8, u64)>; 2], horizon: u64) -> i64 {
 #[test]
 fn the_charge_for_nodes_is_attained_and_is_that_of_the_noise() {
     let height = i64::from(tree::height(8));
-    // Three keys in each world, none in both.
+    // Three keys in each world; the worlds have no key in common.
     let worlds = [vec![(0, 1), (1, 1), (2, 1)], vec![(3, 1), (4, 1), (5, 1)]];
     assert_eq!(nodes_apart(&worlds, 8), 6 * height);
     let counted = Counted::Entities { records: 3 };
@@ -108,9 +108,9 @@ fn the_charge_for_nodes_is_attained_and_is_that_of_the_noise() {
     }
 }
 
-/// The keys of two entities of three records each are as many as the union is over. 40,000 seeds
-/// have a deviation of at most 0.0012, of which five are never exceeded with a probability above
-/// 10⁻⁶.
+/// Two entities with three records each have six keys, which is the number of keys in the union
+/// bound. The frequency over 40,000 seeds has a standard deviation of at most 0.0012. It is off by
+/// more than five deviations with a probability below 10⁻⁶.
 #[test]
 fn keys_of_entities_of_one_neighbour_alone_are_shown_as_often_as_the_bound_says() {
     let (delta, seeds) = (0.06, 40_000);
@@ -122,7 +122,7 @@ fn keys_of_entities_of_one_neighbour_alone_are_shown_as_often_as_the_bound_says(
             let source = NoiseSource::Seeded(seed);
             let mut candidates = Candidates::new(Arc::clone(&discovery), LAYOUT, source);
             let keys = ["a", "b", "c", "d", "e", "f"].into_iter().enumerate();
-            // Many records of one entity are no more than one.
+            // The nine records of an entity count as one.
             let keys: Vec<_> = keys.map(|(at, name)| (name, 9, vec![at as u128 / 3])).collect();
             let mut names = closed(&mut candidates, &keys).public;
             (1..horizon).for_each(|_| names.extend(closed(&mut candidates, &[]).public));
@@ -137,8 +137,8 @@ fn keys_of_entities_of_one_neighbour_alone_are_shown_as_often_as_the_bound_says(
     assert!(several < delta + room && several > 0.5 * delta, "{several}");
 }
 
-/// The moments of K records of an entity, each in any slot and any epoch from its own on, in both
-/// worlds: at most the charge of K records at once, and that if all are in one cell.
+/// K records of an entity, each in any slot and in any epoch from its own on, in both worlds, move
+/// the moments by at most the charge of K records at once. If all are in one cell, they attain it.
 #[test]
 fn no_entity_moves_the_slots_farther_than_charged() {
     const EPOCHS: usize = 6;
@@ -210,7 +210,7 @@ fn a_stated_threshold_must_cost_what_is_stated() {
         panic!("half is too low")
     };
     assert!(delta > 1e-7 && least as f64 == highest.ceil(), "{delta} {least} {highest}");
-    // By definition: twice four keys, each in every epoch.
+    // The bound by its definition: twice four keys, each tested in every epoch.
     let low = highest as u64 / 2;
     let tail = |epoch| libm::erfc((low as f64 - 1.0) / own.deviation(epoch) / 2_f64.sqrt()) / 2.0;
     let expected = 8.0 * (1..=100).map(tail).sum::<f64>();

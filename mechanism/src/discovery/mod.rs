@@ -1,5 +1,5 @@
-//! Discovery of keys that nobody listed: a key is shown from the epoch in which a noisy count first
-//! exceeds a public threshold.
+//! Discovery of keys that the pipeline does not list: a key is shown from the epoch in which a
+//! noisy count first exceeds a public threshold.
 //!
 //! A log with discovery has a fixed number of *slots*, which are released like listed keys. A
 //! *candidate* is a key with a record. Its count n(t) is the number of its records up to epoch t
@@ -10,11 +10,10 @@
 //! n(t) + N(t) > τ(t) = at_least + z·s(t)      or a stated threshold
 //! ```
 //!
-//! N(t) is the noise of the key's tree (`discovery/tree.rs`), and s(t) its deviation. A key that
-//! passes takes the next free slot for good, several of an epoch in the order of their names. Its
-//! earlier records enter the slot in that epoch, later ones in their own. When no slot is free,
-//! nothing is tested.
-//! The names are part of the release.
+//! N(t) is the noise of the key's tree (`discovery/tree.rs`), and s(t) its standard deviation. A
+//! key that passes takes the next free slot permanently. Several keys of one epoch take slots in
+//! the order of their names. Earlier records of the key enter the slot in that epoch, later records
+//! in their own epochs. When no slot is free, no key is tested. The names are part of the release.
 //!
 //! # Theorem
 //! The unit of the guarantee has at most K records that pass the bound, in all epochs together: K =
@@ -31,9 +30,9 @@
 //! and M(D′). So M is (ε, δ + (1 + e^ε)δ_d)-private if the Gaussian mechanism is (ε, δ)-private,
 //! and composes like it, with δ_d added to the total variation.
 //!
-//! *Proof.* Let n and n′ be the counts of a key in D and D′. M̃, of either world, tests a key at t
-//! if max(n(t), n′(t)) ≥ `at_least`. Where n = n′ always, M̃ and M are the same. The rule of M̃ is
-//! one rule for both worlds, so given the noisy nodes of all keys, tests, names and slots are
+//! *Proof.* Let n and n′ be the counts of a key in D and D′. M̃, in either world, tests a key at t
+//! if max(n(t), n′(t)) ≥ `at_least`. Where n = n′ always, M̃ and M are the same. M̃ applies the
+//! same rule in both worlds, so given the noisy nodes of all keys, tests, names and slots are
 //! post-processing.
 //!
 //! *Nodes.* A unit adds 1 to at most K keys, each in one epoch: a record to its key, an entity to
@@ -49,9 +48,10 @@
 //! Number the records of the unit that pass in D, and those that pass in D′, by 1 … K, with "no
 //! record" for those that are lacking. Change them one by one. Each change is one that the
 //! sensitivity for one record covers, wherever its cells are. So by the triangle inequality all
-//! together move the moments by at most K times that: (1 − f)/σ² in squares. The epochs in which an
-//! entity takes part, and the distance between them, do not help: records of all its epochs may be
-//! of one key, and enter its slot in the epoch of the discovery. That attains the bound.
+//! together move the moments by at most K times that: (1 − f)/σ² in squares. Limits of the epochs
+//! in which an entity takes part, or of the distance between them, do not lower the bound: records
+//! of all its epochs may be of one key, and enter its slot in the epoch of the discovery. That
+//! attains the bound.
 //!
 //! *Together* the squares are at most 1/σ² on every path, and each difference is known before its
 //! noise is drawn: a node's noise is first used when its last epoch closes, and the moments of an
@@ -62,8 +62,9 @@
 //! alone and passes. Then n(t) < `at_least` ≤ n′(t), so the changed unit has more of the key in D′
 //! than in D at some time: there are at most K such keys. (A record moved within a key adds to it
 //! in one world only.) Each passes only if N(t) > τ(t) − n(t) > τ(t) − `at_least`, with a
-//! probability of at most Σ_t Q((τ(t) − `at_least`)/s(t)) + v for all t together, whatever is
-//! adapted to the past, because N does not depend on it. The union over K keys gives δ_d. ∎
+//! probability of at most Σ_t Q((τ(t) − `at_least`)/s(t)) + v for all t together. This holds even
+//! if records adapt to the past, because N does not depend on it. The union over K keys gives δ_d.
+//! ∎
 //!
 //! *Why u = 2.* A guarantee about entities converts to one about records, and a record may move
 //! from one entity to another (`accounting/adjacency.rs`). Then the records of two entities differ,
@@ -71,25 +72,26 @@
 //! total variation, which the ledger does not multiply by steps, covers both entities from the
 //! start.
 //!
-//! The keys of which one unit alone has all records, in at most `at_least` counts each, are all
-//! hidden with a probability of at least 1 − δ_d, since to show one needs N(t) ≥ τ(t) − `at_least`.
+//! Consider the keys all of whose records belong to one unit, with a count of at most `at_least`
+//! each. All of them stay hidden with a probability of at least 1 − δ_d, since showing one requires
+//! N(t) ≥ τ(t) − `at_least`.
 //!
 //! *Normal tails.* N(t) is a sum of nodes' noise with weights that add up to at most ℓ + 1 for a
-//! node of level ℓ, rounded down. Continuous noise that is rounded errs by ½ in each, so N exceeds
-//! the normal variable of deviation s by at most (h + 1)² units of the grid. The threshold has
-//! that much room.
+//! node of level ℓ, rounded down. Rounding of continuous noise adds an error of at most ½ in each
+//! node, so N exceeds the normal variable of deviation s by at most (h + 1)² units of the grid. The
+//! threshold is raised by this amount.
 //!
 //! # Exactly once
 //! The noise of an epoch's nodes comes from a secret of 32 bytes, drawn when the epoch closes, and
 //! the name of the key ([`Candidates`]). The private log holds the secret beside the exact sums. So
-//! a run that resumes finds the same noise for committed epochs, and keys that appear later get
-//! nodes that were there from the first epoch: no clock begins with a private event. An epoch that
-//! was not committed has released nothing, and its secret is gone. A copy of a state directory
+//! a run that resumes computes the same noise for committed epochs. The tree of a key that appears
+//! later also begins with the first epoch, so no part of the mechanism starts at a private time. An
+//! epoch that was not committed has no release, and its secret is lost. A copy of a state directory
 //! draws secrets of its own. Noise of different keys is independent as long as SHA-256 and ChaCha20
 //! are indistinguishable from random.
 //!
 //! # Sources
-//! Thresholds for keys in one neighbour alone: Korolova et al. 2009; Wilson et al. 2020; for
+//! Thresholds for keys that only one neighbour has: Korolova et al. 2009; Wilson et al. 2020; for
 //! streams Zhang et al., "Differentially Private Stream Processing at Scale" (arXiv 2303.18086).
 
 #[cfg(test)]
@@ -118,27 +120,29 @@ const GRID_BITS: u32 = 40;
 
 const GRID_UNITS: f64 = (1_u64 << GRID_BITS) as f64;
 
-/// Most epochs of a log with discovery: the secrets of all of them are kept.
+/// Maximum number of epochs of a log with discovery. The log keeps the secrets of all epochs.
 pub const MOST_EPOCHS: u64 = 1 << 20;
 
-/// Most records of an entity in all epochs: beyond that, noise would hide every key.
+/// Maximum number of records of an entity in all epochs. For more records, noise would hide every
+/// key.
 pub const MOST_RECORDS: u32 = 1 << 20;
 
-/// What is counted of a key.
+/// The count of a key that discovery tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// Its records. One of them is the unit of the guarantee.
+    /// The number of the key's records. A record is the unit of the guarantee.
     Records,
-    /// The different entities with a record of it, each once for all epochs. An entity is the unit
-    /// of the guarantee.
+    /// The number of different entities with a record of the key, each counted once over all
+    /// epochs. An entity is the unit of the guarantee.
     Entities {
-        /// K: the most records of an entity in all epochs, and so the most keys that it touches.
+        /// K: the maximum number of records of an entity in all epochs, and so of keys that it
+        /// touches.
         records: u32,
     },
 }
 
 impl Counted {
-    /// K: the most records of a unit of the guarantee, and so the most keys that it touches.
+    /// K: the maximum number of records of a unit of the guarantee, and so of keys that it touches.
     pub fn most_records(self) -> u32 {
         match self {
             Counted::Records => 1,
@@ -168,11 +172,11 @@ pub struct DiscoveryParameters {
     pub at_least: u64,
     /// The threshold after every epoch; by default the least ones that `delta` allows.
     pub threshold: Option<u64>,
-    /// What is counted.
+    /// The tested count.
     pub counted: Counted,
 }
 
-/// Parameters for which there is no discovery.
+/// Reasons why parameters of discovery are invalid.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum DiscoveryParameterError {
@@ -186,7 +190,7 @@ pub enum DiscoveryParameterError {
         /// Its range.
         expected: &'static str,
     },
-    /// Keys of rows are public.
+    /// The keys of all rows are public, so there is no key to discover.
     #[error(
         "with neighbours = \"replace-one-in-place\" the keys of all rows are public, so there is nothing to find: list the keys \
          in `values`, or choose other neighbours"
@@ -198,7 +202,7 @@ pub enum DiscoveryParameterError {
     /// The discrete noise can't be accounted for.
     #[error(transparent)]
     Accounting(#[from] AccountingError),
-    /// A threshold that shows keys of one unit too often.
+    /// A threshold that shows the keys of a single unit with too large a probability.
     #[error(
         "threshold: with {found} a key of one neighbour alone is shown with a probability of up to {delta:.3e}, and `delta` \
          states {stated:e}: state a threshold of at least {least}, or a larger `delta`"
@@ -206,11 +210,11 @@ pub enum DiscoveryParameterError {
     Threshold {
         /// The stated threshold.
         found: u64,
-        /// What it costs.
+        /// The δ that the stated threshold costs.
         delta: f64,
         /// δ_d.
         stated: f64,
-        /// A threshold that costs no more.
+        /// A threshold that costs at most δ_d.
         least: u64,
     },
     /// δ_d is below the distance of discrete noise from continuous noise.
@@ -218,7 +222,7 @@ pub enum DiscoveryParameterError {
     Delta {
         /// δ_d.
         found: f64,
-        /// What the noise costs.
+        /// The distance of discrete noise from continuous noise.
         least: f64,
     },
 }
@@ -274,7 +278,7 @@ impl Discovery {
         if tail < f64::MIN_POSITIVE {
             return Err(DiscoveryParameterError::Delta { found: delta, least: keys * of_one });
         }
-        // The quantile is exact to the last bits, and is raised by more.
+        // The margin exceeds the error of the quantile, which is a few last bits.
         let quantile = quantile::normal(tail.min(0.5)) * (1.0 + 1e-9);
         let total_variation = rounded_up(delta + of_trees(2.0 * keys)?.total_variation());
         let gaussian = DiscreteGaussian::new(scale);
@@ -289,8 +293,8 @@ impl Discovery {
         Err(DiscoveryParameterError::Threshold { found, delta: cost.min(1.0), stated: delta, least })
     }
 
-    /// Returns Σ_t Q((τ − `at_least`)/s(t)) of a threshold τ: the probability that the noise of a
-    /// key alone exceeds it, at most.
+    /// Returns Σ_t Q((τ − `at_least`)/s(t)) of a threshold τ: an upper bound of the probability
+    /// that the noise of one key ever exceeds τ − `at_least`.
     fn tails_beyond(&self, threshold: u64) -> f64 {
         let beyond = threshold as f64 - self.parameters.at_least as f64 - self.room() as f64 / GRID_UNITS;
         let tail = |epoch| libm::erfc(beyond / self.deviation(epoch) * FRAC_1_SQRT_2) / 2.0;
@@ -308,8 +312,8 @@ impl Discovery {
         self.parameters
     }
 
-    /// Distance of the discovery from one that is part of a Gaussian mechanism: δ_d and the price
-    /// of discrete noise.
+    /// Total variation between the discovery and one that is part of a Gaussian mechanism: δ_d plus
+    /// the cost of discrete noise.
     pub fn total_variation(&self) -> f64 {
         self.total_variation
     }
@@ -330,13 +334,13 @@ impl Discovery {
         stated.unwrap_or_else(|| self.least_in_grid(epoch))
     }
 
-    /// The least τ, in units of the grid, for which each epoch has the same part of δ_d.
+    /// The least τ, in units of the grid, for which each epoch has the same share of δ_d.
     fn least_in_grid(&self, epoch: u64) -> i128 {
         let reach = self.quantile * self.gaussian.scale().sigma() * tree::variance(epoch).sqrt();
         (i128::from(self.parameters.at_least) << GRID_BITS) + rounded_up(reach).ceil() as i128 + self.room()
     }
 
-    /// What rounding may add to the noise of a count, in units of the grid.
+    /// Upper bound of the error that rounding adds to the noise of a count, in units of the grid.
     fn room(&self) -> i128 {
         i128::from(tree::height(self.horizon) + 1).pow(2)
     }

@@ -19,19 +19,20 @@ pub struct Calendar {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpochRun {
-    /// The first of them.
+    /// The first epoch.
     pub first: u64,
-    /// Its first microsecond, since 1970-01-01T00:00:00Z.
+    /// The first microsecond of the first epoch, since 1970-01-01T00:00:00Z.
     pub start: i64,
-    /// Microseconds in each, at least 1.
+    /// Microseconds in each epoch, at least 1.
     pub length: i64,
-    /// Seconds by which local time is ahead of UTC when each begins.
+    /// Seconds by which local time is ahead of UTC when each epoch begins.
     pub offset: i32,
 }
 
 impl Calendar {
-    /// Joins the boundaries of epochs into runs. Each boundary is a time in microseconds, after
-    /// the one before, and the offset of local time in seconds; the last one ends the last epoch.
+    /// Joins the boundaries of epochs into runs. Each boundary is a time in microseconds, later
+    /// than the previous one, and the offset of local time in seconds. The last boundary ends the
+    /// last epoch.
     ///
     /// Returns `None` if there is no epoch or if boundaries don't increase.
     pub fn new(time_zone: &str, boundaries: &[(i64, i32)]) -> Option<Self> {
@@ -132,7 +133,7 @@ mod tests {
             let by = schedule(&lengths);
             let epoch = by.epoch_at(time);
             prop_assert!(by.epoch_at(time - 1) <= epoch && epoch <= by.epoch_at(time + 1));
-            // The same boundaries without runs, one by one.
+            // Compare with the same boundaries one by one, without runs.
             let mut start = -500;
             for (length, expected) in lengths.iter().zip(1..) {
                 prop_assert_eq!(by.start_of(expected as u64), Some(start));

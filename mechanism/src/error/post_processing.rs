@@ -81,7 +81,8 @@ impl SquaredNoiseError {
     }
 }
 
-/// The sums over steps of the module's head, for noise deviation 1 and records of norm 1.
+/// The sums over steps that the head of the module defines, for noise deviation 1 and records of
+/// norm 1.
 pub struct PostProcessing {
     gram: Gram,
     covariance: IncrementCovariance,
@@ -103,7 +104,7 @@ impl PostProcessing {
     /// Computes the sums for a workload of second moments and the strategy through which first
     /// moments were released.
     ///
-    /// | strategy | operations | most steps |
+    /// | strategy | operations | maximum number of steps |
     /// |---|---|---|
     /// | the identity | `steps` | |
     /// | a Toeplitz matrix, with scaled columns or not | `steps²` | 2¹⁴ |
@@ -124,8 +125,8 @@ impl PostProcessing {
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError`] where the strategy or the workload is not defined for this many steps, or
-    /// too large to be written out.
+    /// [`MatrixError`] if the strategy or the workload is not defined for this many steps, or is
+    /// too large for a matrix.
     pub fn new(workload: &Workload, strategy: &dyn Strategy, steps: u64) -> Result<Self, MatrixError> {
         let steps = usize::try_from(steps).map_err(|_| MatrixError::Columns { found: usize::MAX })?;
         // Runs first because it refuses too many steps before it allocates anything.
@@ -212,7 +213,7 @@ pub enum Better {
     Undecided,
 }
 
-/// Errors of both at one noise multiplier.
+/// Errors of both methods at one noise multiplier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MethodComparison {
     /// Error of second moments with their own noise.
@@ -222,7 +223,7 @@ pub struct MethodComparison {
 }
 
 impl MethodComparison {
-    /// Returns the better one, with debiased post-processing.
+    /// Returns the better method, with debiased post-processing.
     pub fn better(&self) -> Better {
         let Bounds { lower, upper } = self.post_processing.debiased();
         if self.joint <= lower {
@@ -234,8 +235,8 @@ impl MethodComparison {
         }
     }
 
-    /// Returns the noise multiplier, in units of the present one, from which JME is better; 0 where
-    /// it always is.
+    /// Returns the noise multiplier, in units of the present one, from which on JME is better; 0 if
+    /// JME is always better.
     pub fn crossing(&self) -> Bounds {
         let SquaredNoiseError { quadratic, linear, .. } = self.post_processing;
         let crossover = |linear: f64| ((self.joint - linear).max(0.0) / quadratic).sqrt();

@@ -13,7 +13,8 @@
 //! case the intervals of estimate ± z standard deviations fail first.
 //!
 //! For a given count the covariance is linear in S and quadratic in (sᵢ, sⱼ), with the axes
-//! (sᵢ±sⱼ)/√2, so its range follows from one Lagrange multiplier. A noisy count is found by search.
+//! (sᵢ±sⱼ)/√2, so its range follows from one Lagrange multiplier. If the count is noisy, the range
+//! is found by a search over counts.
 
 use super::interval::Interval;
 use std::f64::consts::SQRT_2;
@@ -110,7 +111,7 @@ impl NoiseBall {
             let length = norm(at);
             let steepness: f64 = at.iter().zip(terms).map(|(x, (_, gap))| x * x / (excess + gap)).sum();
             let step = (length / self.radius - 1.0) * length * length / steepness;
-            // A first coordinate may be beyond floating point; then so is the step.
+            // A first coordinate may overflow. Then the step overflows too.
             if step.is_nan() || step <= ACCURACY * excess || step == f64::INFINITY {
                 break;
             }
@@ -150,7 +151,8 @@ mod tests {
     use rand::SeedableRng;
     use rand_distr::{Distribution, StandardNormal};
 
-    /// No point of the ball is outside the range, and the best of many comes near its ends.
+    /// Checks that no point of the ball is outside the range, and that the extremes of many points
+    /// are close to its ends.
     #[track_caller]
     fn check(entry: EntryMoments, near: f64) {
         let z = 1.7;

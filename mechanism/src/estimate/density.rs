@@ -1,16 +1,16 @@
-//! A Gaussian density with the noise level beside each number, and its scores.
+//! A Gaussian density with the noise level of each number, and its scores.
 //!
 //! [`NoisyMoments::density`](super::debias::NoisyMoments::density) makes it, in the scaled
 //! coordinates of the records; [`Density::to_units`] converts it to the user's. Scores come from
 //! held-out records ([`Density::mean_log_likelihood`]) or from a known truth p
-//! ([`Density::divergence_from`]). For the estimate q, KL(p ‖ q) is how far the expected score of q
-//! is below that of p.
+//! ([`Density::divergence_from`]). For the estimate q, KL(p ‖ q) is the expected score of p minus
+//! that of q.
 //!
 //! # Sampling
-//! Synthetic records drawn from a released density, in any number and at no privacy cost.
+//! Synthetic records are drawn from a released density, in any number and at no privacy cost.
 //!
 //! x = m̂ + L n with Σ̂ = L Lᵀ and n standard normal, two at a time by the polar form of Box &
-//! Muller 1958. This noise protects nothing; the density is already private.
+//! Muller 1958. This noise does not serve privacy: the density is already private.
 
 use super::debias::MIN_COUNT_TO_NOISE;
 pub use super::quality::Quality;
@@ -20,7 +20,7 @@ use rand::Rng;
 use std::f64::consts::TAU;
 use thiserror::Error;
 
-/// Why there is no density.
+/// Reasons why there is no density.
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum DensityError {
@@ -40,7 +40,7 @@ pub enum DensityError {
     /// Invalid unit.
     #[error("a column's scale is {0}, but must be a finite number above 0")]
     Scale(f64),
-    /// The count is too small for its noise, so nothing can be divided by it.
+    /// The count is too small for its noise, so sums can't be divided by it.
     #[error(
         "the count is {count} with noise of standard deviation {count_noise}, but must exceed \
          {MIN_COUNT_TO_NOISE} of these, and 0: wait for more records, or release with less noise"
@@ -57,10 +57,11 @@ pub enum DensityError {
     /// Only counts and first moments were released.
     #[error("no second moments were released, so there is no covariance: look at the moments instead")]
     NoSecondMoments,
-    /// Variances and covariances are of different rows, and nothing is assumed of missing values.
+    /// Variances and covariances come from different rows, and values are not assumed to be missing
+    /// at random.
     #[error("columns have values in different rows: set missing_at_random if that is by chance")]
     DifferentRows,
-    /// Released numbers contradict that values are missing at random.
+    /// Released numbers contradict the assumption that values are missing at random.
     #[error("values are not missing at random: numbers of different rows disagree")]
     NotMissingAtRandom,
     /// Noise may account for the variance of a column.
@@ -103,11 +104,11 @@ pub struct Density {
     /// Mean m̂ (d).
     pub mean: DVector<f64>,
     /// Covariance Σ̂ (d×d): symmetric, and positive definite unless all moments and their noise are
-    /// 0 or nothing was [projected](super::projection::Projection::Raw). Diagonal if only diagonal
+    /// 0 or the projection is [raw](super::projection::Projection::Raw). Diagonal if only diagonal
     /// second moments were released.
     pub covariance: DMatrix<f64>,
-    /// Standard deviation of the noise of each entry of the mean: exact if the count is, else to
-    /// first order.
+    /// Standard deviation of the noise of each entry of the mean: exact if the count is exact, else
+    /// to first order.
     pub mean_noise: DVector<f64>,
     /// Standard deviation of the noise of each entry of the covariance before projection, with the
     /// estimate in place of the unknown truth. 0 for entries that diagonal second moments do not
@@ -117,7 +118,7 @@ pub struct Density {
     pub count: f64,
     /// Standard deviation of the count's noise; 0 if it is exact.
     pub count_noise: f64,
-    /// How large the noise is relative to the bounds of the columns.
+    /// Size of the noise relative to the bounds of the columns.
     pub quality: Quality,
 }
 
@@ -147,11 +148,11 @@ impl Density {
         density.finite()
     }
 
-    /// Returns the density nearest to what records with coordinates in [−1, 1] allow: a mean in
-    /// [−1, 1], and a variance of at most (1 − m)(m + 1), with m nearer to 0 than the mean by a
-    /// standard deviation of its noise: only a mean without noise at a bound excludes any variance.
-    /// A larger variance is scaled down with its covariances, which keeps correlations, and
-    /// eigenvalues at least 0.
+    /// Returns the nearest density that records with coordinates in [−1, 1] allow. Its mean is in
+    /// [−1, 1], and its variance is at most (1 − m)(m + 1), where m is the mean moved towards 0 by
+    /// a standard deviation of its noise. (Only a mean without noise at a bound excludes any
+    /// variance.) A larger variance is scaled down with its covariances, which keeps correlations,
+    /// and eigenvalues at least 0.
     pub fn within_bounds(mut self) -> Self {
         self.mean.apply(|mean| *mean = mean.clamp(-1.0, 1.0));
         let largest = self.mean.zip_map(&self.mean_noise, |mean, noise| {
@@ -167,7 +168,8 @@ impl Density {
         self
     }
 
-    /// Makes a known density, a truth for comparison. Its count and all noise are 0.
+    /// Makes a density with known parameters, as the truth for comparisons. Its count and all noise
+    /// are 0.
     ///
     /// # Errors
     /// [`DensityError::Shape`], [`DensityError::Asymmetric`] and [`DensityError::OutOfRange`].
@@ -302,7 +304,7 @@ impl Density {
     }
 }
 
-/// How unusual a row is under a density.
+/// The score of a row under a density.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowScore {
     /// Logarithm of the density, per unit of volume.

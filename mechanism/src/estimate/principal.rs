@@ -1,4 +1,4 @@
-//! Principal components of released moments, and how far noise lets one trust them.
+//! Principal components of released moments, and their uncertainty due to noise.
 //!
 //! Let X be the covariance in the units of the columns, X = ZΣZ with the scales Z of the columns,
 //! or the correlation, where Z has the inverse standard deviations. Its estimate X̂ = X + E is
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! with c = 0 for the covariance, and (λᵢ + λⱼ)/2 for the correlation, whose diagonal has no noise.
-//! So the covariance of two of them is exact and public but for the estimates in it:
+//! So the covariance of two such coordinates is exact and public, except that it uses estimates:
 //!
 //! ```text
 //! n² cov(⟨K, dΣ⟩, ⟨L, dΣ⟩) = (τ₂² + 2τ₁⁴/n²) ⟨K, L⟩ + 4τ₁² Km·Lm + τ₀² h(K) h(L)
@@ -21,14 +21,16 @@
 //! For the population the sampling error 2 tr(KΣLΣ)/n of a Gaussian law is added. Let vᵢⱼ² be the
 //! variance of uᵢᵀE uⱼ.
 //!
-//! **Clusters.** Eigenvalues repel each other under noise, and eigenvectors of close ones mix. Two
-//! are *linked* if they differ by at most κ = 4√2 times vᵢⱼ. For equal eigenvalues in two
-//! dimensions the gap is larger with probability e^(−κ²/8) = e⁻⁴. Chains of links are clusters.
+//! **Clusters.** Noise moves eigenvalues apart, and mixes the eigenvectors of close eigenvalues.
+//! Two eigenvalues are *linked* if they differ by at most κ = 4√2 times vᵢⱼ. For equal eigenvalues
+//! in two dimensions the gap is larger with probability e^(−κ²/8) = e⁻⁴. Chains of links are
+//! clusters.
 //!
-//! **Eigenvalues.** From others than those of its cluster, λᵢ is pushed by Σⱼ vᵢⱼ²/(λᵢ − λⱼ), which
-//! is subtracted. (For one eigenvalue above a bulk of noise this is exact in the limit of many
-//! columns, since the sum is the Stieltjes transform of the bulk at λ̂ᵢ.) Alone in its cluster, λᵢ
-//! is in λ̂ᵢ ± z vᵢᵢ. Within a cluster a..b nothing is known but Courant & Fischer's principle:
+//! **Eigenvalues.** Eigenvalues outside of its cluster shift λᵢ by Σⱼ vᵢⱼ²/(λᵢ − λⱼ), and the code
+//! subtracts this shift. (For one eigenvalue above a bulk of noise this is exact in the limit of
+//! many columns, since the sum is the Stieltjes transform of the bulk at λ̂ᵢ.) If λᵢ is alone in
+//! its cluster, it is in λ̂ᵢ ± z vᵢᵢ. Within a cluster a..b only Courant & Fischer's principle
+//! applies:
 //!
 //! ```text
 //! λ_max(E on u_i … u_b) ≥ λ̂ᵢ − λᵢ ≥ λ_min(E on u_a … u_i)
@@ -39,7 +41,8 @@
 //! variable exceeds z. For the Gaussian orthogonal ensemble e_k ≈ √(2k) − 0.853 k^(−1/6) (Tracy &
 //! Widom 1996), and e₁ = 0. So intervals need no gap, and are wider than necessary in a cluster.
 //!
-//! **Directions.** Only an eigenvalue alone in its cluster has one. From ûⱼᵀX̂uᵢ = ûⱼᵀ(X + E)uᵢ,
+//! **Directions.** Only an eigenvalue that is alone in its cluster has a direction. From
+//! ûⱼᵀX̂uᵢ = ûⱼᵀ(X + E)uᵢ follows
 //!
 //! ```text
 //! ûⱼ·uᵢ = ûⱼᵀE uᵢ / (λ̂ⱼ − λᵢ),    sin² θ = Σⱼ (ûⱼ·uᵢ)²
@@ -47,8 +50,8 @@
 //!
 //! which is a sum of squares of Gaussian variables with a known covariance, for which Satterthwaite
 //! 1946 gives a quantile. It is the identity behind the bound of Davis & Kahan, without its loss.
-//! Noise also has a say in which gaps look wide: a gap g counts as √(g² − 12 v²) in a bound of θ,
-//! so that the bound holds among the directions that are shown.
+//! Noise also affects which gaps look wide: a gap g counts as √(g² − 12 v²) in a bound of θ, so
+//! that the bound holds among the directions that are shown.
 
 use super::debias::NoisyMoments;
 use super::density::DensityError;
@@ -62,7 +65,8 @@ use nalgebra::{DMatrix, DVector};
 /// κ = 4√2: eigenvalues that differ by at most κ deviations of the noise between them are linked.
 const LINKED: f64 = 5.656_854_249_492_381;
 
-/// Variances of the noise of a gap by which its square shrinks for selection.
+/// Multiple of the noise variance of a gap that is subtracted from the squared gap, because only
+/// directions with wide gaps are shown.
 const SELECTED: f64 = 12.0;
 
 /// Largest expected sin² θ of a direction: 30°.
@@ -71,7 +75,7 @@ const LARGEST_TURN: f64 = 0.25;
 /// Minimum variance of a column, in deviations of its noise, for a correlation.
 const LEAST_VARIANCE: f64 = 4.0;
 
-/// Degrees of freedom below which a sum of squares is that of one variable, with an exact quantile.
+/// Degrees of freedom below which a sum of squares counts as one square, whose quantile is exact.
 const ALONE: f64 = 1.02;
 
 /// The matrix to decompose.
@@ -114,7 +118,7 @@ pub struct Direction {
     pub vector: DVector<f64>,
     /// Standard deviation of the noise of each coordinate, to first order.
     pub noise: DVector<f64>,
-    /// The angle to the true direction is at most this at the level, in radians.
+    /// Upper bound of the angle to the true direction at the confidence level, in radians.
     pub angle: f64,
 }
 
@@ -176,7 +180,7 @@ impl NoisyMoments<'_> {
 enum ErrorOf {
     /// The noise of the release.
     Noise,
-    /// And for the population the error of the sample.
+    /// The noise of the release and, for statements about the population, the sampling error.
     NoiseAndSample,
 }
 
@@ -203,11 +207,12 @@ struct Decomposition<'a> {
     clusters: Vec<Cluster>,
 }
 
-/// Eigenvalues that are not told apart.
+/// Eigenvalues that noise does not separate.
 struct Cluster {
     first: usize,
     last: usize,
-    /// Largest variance of the noise in one of their directions, and with the error of the sample.
+    /// Largest variance of the noise in one of their directions. `error` is the same with the
+    /// sampling error.
     noise: f64,
     error: f64,
 }
@@ -273,7 +278,7 @@ impl<'a> Decomposition<'a> {
         Ok(decomposition)
     }
 
-    /// c of a pair.
+    /// c of a pair of eigenvectors.
     fn slope(&self, i: usize, j: usize) -> f64 {
         match self.of {
             PrincipalOf::Covariance => 0.0,
@@ -291,7 +296,7 @@ impl<'a> Decomposition<'a> {
         });
         let scaled_products =
             DMatrix::from_fn(dimension, size, |k, at| self.scaled[(k, i)] * self.scaled[(k, others[at])]);
-        // Km of each.
+        // The products K·m for each j.
         let own = column(&self.scaled, i);
         let mut with_means = DMatrix::zeros(dimension, size);
         let mut ratios = Vec::with_capacity(size);
@@ -338,7 +343,7 @@ impl<'a> Decomposition<'a> {
         })
     }
 
-    /// vᵢⱼ².
+    /// The variance vᵢⱼ² of uᵢᵀE uⱼ.
     fn variance(&self, i: usize, j: usize, error: ErrorOf) -> f64 {
         self.covariances(i, &[j], error)[(0, 0)].max(0.0)
     }
@@ -404,7 +409,7 @@ impl<'a> Decomposition<'a> {
             None => records,
             Some(freedom) if freedom + 1.0 < LEAST_SAMPLE => Interval::UNBOUNDED,
             Some(freedom) => {
-                // Distances of χ², for a deviation of √(2/freedom), in that of the sampling error.
+                // Distances of χ² quantiles, with the sampling error in place of √(2/freedom).
                 let unit = (all - own).max(0.0).sqrt() / (2.0 / freedom).sqrt();
                 let below = unit * (1.0 - freedom / quantile::chi_squared(z, freedom));
                 let above = unit * (freedom / quantile::chi_squared(-z, freedom) - 1.0);
@@ -470,7 +475,7 @@ impl<'a> Decomposition<'a> {
 }
 
 /// e_k: the mean of the largest eigenvalue of the k×k Gaussian orthogonal ensemble with variance 1
-/// on the diagonal, or slightly more.
+/// on the diagonal. The result may be slightly larger.
 fn mean_of_largest(dimension: usize) -> f64 {
     let k = dimension as f64;
     if dimension == 1 { 0.0 } else { (2.0 * k).sqrt() - 0.853 * k.powf(-1.0 / 6.0) }

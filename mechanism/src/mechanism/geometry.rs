@@ -105,13 +105,13 @@ impl MomentGeometry {
         Ok(Self { columns, rounding_squared, participations })
     }
 
-    /// Returns the most records of one entity.
+    /// Returns the maximum number of records of one entity.
     pub fn participations(&self) -> usize {
         self.participations
     }
 
-    /// Returns upper bounds of what rounding encoders add in a coordinate: of counts and first
-    /// moments, and of second moments.
+    /// Returns upper bounds of the squared rounding error of the encoders in a coordinate: for
+    /// counts and first moments, and for second moments.
     pub fn rounding_squared(&self) -> [f64; 2] {
         self.rounding_squared
     }

@@ -23,7 +23,7 @@ impl Strategies {
         }
     }
 
-    /// Returns `None` where all coordinates go through one strategy.
+    /// Returns the mask of second moments; `None` if all coordinates go through one strategy.
     fn mask(&self, layout: Layout, run: Range<u64>) -> Option<SecondMomentMask> {
         let is_second =
             |coordinate| layout.second().contains(&((coordinate % layout.coordinates() as u64) as usize));

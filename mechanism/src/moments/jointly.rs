@@ -12,8 +12,8 @@
 //! and `‖f·x‖² + ν‖f·xxᵀ‖² ≤ 1` is `‖q‖² + ‖p‖⁴·2⁻⁴⁰ ≤ 2⁴⁰`, which is tested on the integers.
 //! Second moments are sums of p pᵀ, whose unit is ζ²/√ν instead of ζ².
 //!
-//! Entries are rounded to the nearest integer. Where this leaves the ball, the longer of the two
-//! rows is stepped back into it.
+//! Entries are rounded to the nearest integer. If the rounded rows are outside the ball, steps of
+//! the longer row lead back into it.
 
 use super::clip::{BALL, UNIT, radius_and_norm, shrink_into_ball};
 use super::products::squared_norm;
@@ -22,7 +22,8 @@ use super::rows::round_ties_even;
 /// From this s on, s² + 1 is s² in floating point.
 const LONG: f64 = (1u64 << 30) as f64;
 
-/// Quantises a record that is written twice, to q and p. `None` if a value is not finite.
+/// Quantises a record, of which `rows` holds two copies, to q and p. `None` if a value is not
+/// finite.
 pub(super) fn quantise_jointly(rows: &mut [f64], clip_norm: f64, weight: f64) -> Option<()> {
     let (first, second) = rows.split_at_mut(rows.len() / 2);
     let (radius, norm) = radius_and_norm(first, clip_norm)?;

@@ -4,8 +4,8 @@
 //! [`IntegerRow`] is a borrowed run of integers, wide or narrow.
 //!
 //! # Rounding
-//! Converts many numbers to integers and back, without a call, cast or branch per number, so that
-//! compilers vectorise it.
+//! Many numbers are converted to integers and back without a call, cast or branch per number, so
+//! that compilers vectorise the loop.
 
 use crate::numbers;
 #[cfg(target_arch = "x86_64")]
@@ -111,7 +111,7 @@ impl QuantisedRows {
         self.values.reserve(records * self.dimension * if joint { 2 } else { 1 });
     }
 
-    /// Appends a record, twice where it will have two rows, and returns it to be quantised.
+    /// Appends a record, twice if it will have two rows, and returns it to be quantised.
     pub(super) fn push(
         &mut self,
         record: impl Iterator<Item = f64>,
@@ -160,7 +160,7 @@ impl Drop for QuantisedRows {
     }
 }
 
-/// Wipes numbers: as `zeroize`, which may take a call for each of them, but by whole registers.
+/// Wipes numbers by whole registers. `zeroize` may take a call for each number.
 pub fn wipe(numbers: &mut [f64]) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -222,7 +222,7 @@ impl<'a> IntegerRow<'a> {
         }
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no integers.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -8,10 +8,10 @@
 //!
 //! A class of m steps has the patterns of k consecutive members, or one of all members if m ≤ k.
 //! Pattern π has a multiplier v_π of `Σ_(i,j ∈ π) X_ij ≤ 1`. A pair of steps i > j that share a
-//! pattern has a multiplier w_ij of `X_ij ≥ 0`. They make `U_ij = Σ_(π ∋ i,j) v_π − w_ij`, with
-//! w_ii = 0; pairs without a common pattern have U_ij = 0. Both are in one list: the v_π in the
-//! order of their first steps, then the w_ij row by row. v alone determines the diagonal, so (v, w)
-//! and U determine each other.
+//! pattern has a multiplier w_ij of `X_ij ≥ 0`. Together they define the matrix with the entries
+//! `U_ij = Σ_(π ∋ i,j) v_π − w_ij`, where w_ii = 0; pairs without a common pattern have U_ij = 0.
+//! All multipliers are in one list: the v_π in the order of their first steps, then the w_ij row by
+//! row. v alone determines the diagonal, so (v, w) and U determine each other.
 
 use faer::linalg::solvers::Solve;
 use faer::{Mat, MatRef};
@@ -71,22 +71,22 @@ impl Classes {
         limits
     }
 
-    /// U: [`Patterns::matrix`].
+    /// Applies [`Patterns::matrix`] to each class.
     pub(super) fn matrices(&self, multipliers: &[f64]) -> Blocks {
         self.parts().map(|(patterns, part)| patterns.matrix(&multipliers[part])).collect()
     }
 
-    /// [`Patterns::adjoint`].
+    /// Applies [`Patterns::adjoint`] to each class.
     pub(super) fn adjoint(&self, blocks: &Blocks) -> Vec<f64> {
         self.patterns.iter().zip(blocks).flat_map(|(patterns, block)| patterns.adjoint(block)).collect()
     }
 
-    /// [`Patterns::solved`].
+    /// Applies [`Patterns::solved`] to each class.
     pub(super) fn solved(&self, blocks: &Blocks) -> Vec<f64> {
         self.patterns.iter().zip(blocks).flat_map(|(patterns, block)| patterns.solved(block)).collect()
     }
 
-    /// [`Patterns::lifted`].
+    /// Applies [`Patterns::lifted`] to each class.
     pub(super) fn lifted(&self, multipliers: &[f64]) -> Blocks {
         self.parts().map(|(patterns, part)| patterns.lifted(&multipliers[part])).collect()
     }
@@ -128,7 +128,7 @@ impl Classes {
         self.ranges.iter().map(block).collect()
     }
 
-    /// 1/m on the diagonal for the members of a class with patterns of m.
+    /// 1/m on the diagonal for the members of a class whose patterns have m members.
     pub(super) fn identity(&self) -> Mat<f64> {
         let mut identity = Mat::zeros(self.order.len(), self.order.len());
         for (range, patterns) in self.ranges.iter().zip(&self.patterns) {
@@ -218,7 +218,7 @@ impl Patterns {
         (i + 1).saturating_sub(self.length)
     }
 
-    /// Patterns that contain both i ≥ j.
+    /// Patterns that contain both members i and j, where i ≥ j.
     pub(super) fn holding(&self, i: usize, j: usize) -> RangeInclusive<usize> {
         self.first(i)..=j.min(self.members - self.length)
     }
@@ -228,7 +228,7 @@ impl Patterns {
         (0..self.members).map(move |i| self.inverse[(pattern, i)])
     }
 
-    /// U.
+    /// The matrix U of these multipliers.
     pub(super) fn matrix(&self, multipliers: &[f64]) -> Mat<f64> {
         let (v, w) = multipliers.split_at(self.number());
         let shared = |i, j| v[self.holding(i, j)].iter().sum::<f64>();

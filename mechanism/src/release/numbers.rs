@@ -1,10 +1,10 @@
 //! Numbers that are released beside moments, as integers of a [`Released`](super::Released).
 //!
-//! An integer is itself. A real number is the 64 bits of its IEEE double, as a signed integer, so
-//! it is read back exactly. A list is its length and then its items. An option is 0, or 1 and then
-//! its value. A result is 0 and its value, or 1 and its error. A square matrix is its size and then
-//! its rows. [`numbers!`](crate::numbers) writes structs as their fields in order, and enums as a
-//! code and then the fields.
+//! An integer is written as itself. A real number is written as the 64 bits of its IEEE double, as
+//! a signed integer, so it is read back exactly. A list is its length and then its items. An option
+//! is 0, or 1 and then its value. A result is 0 and its value, or 1 and its error. A square matrix
+//! is its size and then its rows. [`numbers!`](crate::numbers) writes structs as their fields in
+//! order, and enums as a code and then the fields.
 
 use nalgebra::DMatrix;
 
@@ -13,8 +13,8 @@ pub trait Numbers: Sized {
     /// Appends its numbers.
     fn write(&self, to: &mut Vec<i128>);
 
-    /// Reads a value from the front of the numbers and removes it there; `None` if they encode
-    /// something else.
+    /// Reads a value from the front of the numbers and removes it there; `None` if the numbers do
+    /// not encode a value of this type.
     fn read(from: &mut &[i128]) -> Option<Self>;
 }
 

@@ -23,7 +23,7 @@ struct CellContribution {
 type Overlaps = [f64; 3];
 
 impl CellContribution {
-    /// Returns φ(x), written out.
+    /// Returns φ(x) as a vector.
     fn features(&self, x: &DVector<f64>) -> DVector<f64> {
         let products: Vec<f64> = match self.second {
             SecondMoment::Full => (x * x.transpose()).iter().copied().collect(),
@@ -103,7 +103,7 @@ fn geometry_of(gram: &DMatrix<f64>) -> ColumnGeometry {
 }
 
 /// Returns all pairs of cells that a record can leave and enter under these neighbours. A missing
-/// record overlaps with nothing.
+/// record has no overlaps.
 fn moves(neighbours: Neighbours, gram: &DMatrix<f64>) -> Vec<Overlaps> {
     let cells = gram.nrows();
     let missing = (0..cells).map(|i| [gram[(i, i)], 0.0, 0.0]);

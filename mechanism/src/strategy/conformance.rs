@@ -100,7 +100,7 @@ fn check_stream(strategy: &dyn Strategy, c: &DMatrix<f64>, rows: &[Vec<i128>], c
     check_close(&decode(strategy.decoder(COORDINATES).as_mut(), &y, context), &real(rows, 1.0), context);
 }
 
-/// Encoding can be added to a buffer, from rows of either width.
+/// Checks that encoding can be added to a buffer, from rows of either width.
 fn check_addition(strategy: &dyn Strategy, rows: &[Vec<i128>], context: &str) {
     let y = encode(strategy.encoder(COORDINATES).as_mut(), rows, context);
     let [mut wide, mut narrow] = [(); 2].map(|()| strategy.encoder(COORDINATES));
@@ -125,8 +125,8 @@ fn check_addition(strategy: &dyn Strategy, rows: &[Vec<i128>], context: &str) {
     assert_eq!(from_largest, from_zero.map(|sum| i128::MAX.wrapping_add(sum)), "{context}");
 }
 
-/// Two streams that differ by a unit vector in every coordinate are encoded as far apart as C
-/// requires, up to the charged rounding and the matrix's discrepancy.
+/// Checks that two streams that differ by a unit vector in every coordinate are encoded as far
+/// apart as C requires, up to the charged rounding and the matrix's discrepancy.
 fn check_rounding(strategy: &dyn Strategy, c: &DMatrix<f64>, rows: &[Vec<i128>], context: &str) {
     let steps = rows.len();
     let repeated: Vec<Vec<i128>> = rows.iter().map(|row| vec![row[0]; steps]).collect();
@@ -150,7 +150,8 @@ fn check_decoder(strategy: &dyn Strategy, inverse: &DMatrix<f64>, context: &str)
         DMatrix::from_fn(inverse.nrows(), COORDINATES, |t, coordinate| ((t * 3 + coordinate) as f64).sin());
     let decoded = decode(strategy.decoder(COORDINATES).as_mut(), &y, context);
     check_close(&decoded, &(inverse * &y), context);
-    // A decoder restored after any step continues like the original, and refuses other numbers.
+    // A decoder restored after any step continues like the original, and refuses a state of another
+    // length.
     let mut decoder = strategy.decoder(COORDINATES);
     for t in 0..y.nrows() {
         let (state, mut restored) = (decoder.save(), strategy.decoder(COORDINATES));
@@ -167,8 +168,8 @@ fn check_decoder(strategy: &dyn Strategy, inverse: &DMatrix<f64>, context: &str)
     }
 }
 
-/// An encoder restored from the state saved at any step continues like the original, and the state
-/// has the declared size.
+/// Checks that an encoder restored from the state saved at any step continues like the original,
+/// and that the state has the declared size.
 fn check_saved_states(strategy: &dyn Strategy, rows: &[Vec<i128>], context: &str) {
     const MARGIN: usize = 1024;
     let mut encoder = strategy.encoder(COORDINATES);

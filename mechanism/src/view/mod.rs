@@ -11,8 +11,8 @@
 //!
 //! A level is the norm of a row of a decoder. A horizon of ten million epochs has as many levels,
 //! but a view of the first thousand epochs needs only the first thousand. So levels are computed in
-//! stretches, each twice as long as all before it, and shared by all views of one workload. Row t
-//! does not depend on how many rows are computed with it, because strategies are causal.
+//! stretches, each as long as all before it together, and shared by all views of one workload. Row
+//! t does not depend on how many rows are computed with it, because strategies are causal.
 
 mod correlation;
 mod squares;
@@ -64,7 +64,7 @@ pub enum SecondMomentSource {
     /// Released second moments of records; or there are no second moments.
     Released,
     /// Squares of the sums of a key's records in an epoch. They equal second moments of records
-    /// only if the epoch has at most one.
+    /// only if the epoch has at most one record of the key.
     EpochSums(SquareBias),
 }
 
@@ -122,12 +122,12 @@ impl Moments {
     /// moments are those of records (see [`source`](Self::source)).
     ///
     /// # Errors
-    /// [`DensityError`], most often because the count is lost in its noise.
+    /// [`DensityError`], most often because the count is small compared with its noise.
     pub fn density(&self) -> Result<Density, DensityError> {
         self.noisy().density()
     }
 
-    /// The input of all estimates.
+    /// The moments in the form that all estimates take.
     pub fn noisy(&self) -> NoisyMoments<'_> {
         NoisyMoments { layout: self.layout, coordinates: &self.coordinates, noise: self.noise }
     }
@@ -139,7 +139,8 @@ pub struct View {
     layout: Layout,
     /// Real value of one unit of each released coordinate of a key.
     units: Vec<f64>,
-    /// Noise of one release, before decoding, and that of the sent records and of a bin.
+    /// Noise of one release, before decoding. `beside` is that of the number of sent records and of
+    /// a bin.
     noise: MomentNoise,
     beside: [f64; 2],
     levels: Arc<ViewNoise>,

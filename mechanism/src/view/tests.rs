@@ -77,7 +77,7 @@ fn noise_levels_agree_with_the_theorem() {
     for epoch in 1..=9u32 {
         let noise = view.push(&[0; 3]).unwrap().next().unwrap().noise;
         let root = f64::from(epoch).sqrt();
-        // 2ζσ√t, ζ√2 times that, and √2/ζ times that: at ν = c = 1/2.
+        // For ν = c = 1/2: 2ζσ√t, ζ√2 times this number, and √2/ζ times this number.
         let expected = [4.0 * root, 8.0 * 2f64.sqrt() * root, 4.0 / 2f64.sqrt() * root];
         for (found, expected) in [noise.first, noise.second, noise.count].into_iter().zip(expected) {
             assert!((found / expected - 1.0).abs() < 1e-8, "{found} {expected}");
@@ -190,8 +190,8 @@ fn squares_agree_with_those_of_epoch_sums() {
     }
 }
 
-/// Released through the shards, with keys as samples: debiased squares have mean `Σu²` and the
-/// stated spread.
+/// Releases squares through the shards and takes the keys as samples: debiased squares have the
+/// mean `Σu²` and the stated standard deviation.
 ///
 /// The noise is seeded, so there is no false alarm. With fresh noise one comparison in 10⁸ would be
 /// off by six standard errors.

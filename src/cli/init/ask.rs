@@ -21,7 +21,7 @@ such data: what is physically possible, what the form allows, where the offices 
 from this file, for your eyes alone. Press Enter only if you would have answered the same without seeing the file.
 ";
 
-/// Returns the bounds of listed keys whose values lie in a small part of those of their column.
+/// Returns bounds of the listed keys whose values lie in a small part of the column's bounds.
 pub(super) type KeyBoundsSearch<'a> = dyn Fn(&Keys, &[ColumnBounds]) -> Result<Vec<KeyBounds>, CliError> + 'a;
 
 /// The questions about a file.
@@ -230,7 +230,7 @@ impl Questions<'_> {
         ask("  its values, separated by commas; in quotes if they hold one", &values, read).map(Some)
     }
 
-    /// Asks for the bounds of keys whose values lie in a small part of those of their column.
+    /// Asks for the bounds of keys whose values lie in a small part of the column's bounds.
     fn key_bounds(&self, key: &Keys, columns: &[ColumnBounds]) -> Result<Vec<KeyBounds>, CliError> {
         let mut own = Vec::new();
         for KeyBounds { key: value, column } in (self.key_bounds)(key, columns)? {
@@ -278,7 +278,7 @@ impl Questions<'_> {
         })
     }
 
-    /// Asks for a column or none.
+    /// Asks for an optional column.
     fn optional(
         &self,
         question: &str,

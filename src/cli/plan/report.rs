@@ -21,20 +21,20 @@ pub(super) fn details(forecast: &Forecast, columns: Option<&ColumnForecasts>) ->
     [strategy, subject(forecast), tables, "\n".into(), mean, price, bin(forecast), advice].concat()
 }
 
-/// Title of the means in the unit of the records, where no file names columns. It is empty where
-/// the records of an epoch are not known.
+/// Title of the table column of means in the unit of the records, if no file names columns. The
+/// column is empty if the number of records of an epoch is unknown.
 const MEAN: &str = "mean ±";
 
 /// Maximum number of columns of a file whose means are compared.
 const COMPARED_MEANS: usize = 4;
 
-/// Formats one line for each strategy, the best first, and why others are left out.
+/// Formats one line for each strategy, the best first, and the reasons for leaving out the others.
 pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
     let ComparisonTable { strategies, omissions, no_lower_bound, in_file, of_file, in_units } = table_of_all;
     let Some(best) = strategies.first() else {
         return ["No strategy applies to these parameters.\n", &left_out(omissions, None)].concat();
     };
-    // The mean of each strategy and column of the file, or of no file.
+    // Means by strategy and column of the file. Without a file, one mean for each strategy.
     let means: Vec<Vec<(String, String)>> = match in_units {
         Some(in_units) => in_units.iter().map(|of| of.last_means().take(COMPARED_MEANS).collect()).collect(),
         None => {
@@ -76,7 +76,7 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
     if is_empty {
         order.insert(0, MEAN);
     }
-    // Of several means the first one stays.
+    // A narrow terminal drops these columns in this order. The first of several means stays.
     order.extend(mean_titles.iter().skip(1).rev().map(String::as_str));
     let mut narrowed = fit_columns(&mut rows, terminal_width(), &order);
     narrowed.retain(|title| title != MEAN || !is_empty);

@@ -1,11 +1,10 @@
-//! A client of a Kafka topic, read and written by librdkafka: the only client here that is not our
-//! own.
+//! Client of a Kafka topic. It uses librdkafka. The other clients in `connect` are our own code.
 //!
 //! A partition is assigned, not subscribed to: no group selects the partitions. Only committed
 //! transactions are read. Transaction markers and aborted messages have offsets too, so offsets may
 //! rise by more than one. The client reconnects by itself. After any reported error a new client is
-//! created. A server refuses to read from an offset that the partition does not have, and then the
-//! reader asks what it has.
+//! created. If the server refuses an offset that the partition does not have, the reader asks for
+//! the available offsets.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -21,16 +20,16 @@ use super::topic::Topic;
 use crate::connect::error::{RequestError, refusal, transient};
 use crate::control::Control;
 
-/// How long to wait for an answer, and how often to check whether to keep waiting.
+/// Maximum time to wait for an answer, and time between checks for a stop of the run.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
 const SLICE: Duration = Duration::from_secs(1);
 
-/// Limits of the queues of the clients of a topic together: number of messages, and KiB, to which
-/// one answer of 1 MiB may add for each client.
+/// Joint limits of the queues of all clients of a topic, in messages and in KiB. Each client may
+/// exceed its share by one answer of 1 MiB.
 const WAITING_MESSAGES: u32 = 10_000;
 const WAITING_KIB: u32 = 16_384;
 
-/// Maximum number of notes of the client library that are taken at once.
+/// Maximum number of polls that fetch the pending notes of the client library.
 const MAX_NOTES: usize = 100;
 
 /// Milliseconds that the server waits for a message.
@@ -67,7 +66,7 @@ pub(super) enum PollResult<'a> {
 }
 
 impl TopicConsumer {
-    /// Creates a client, one of several that share the memory for messages that wait.
+    /// Creates one of `sharing` clients, which share the memory for waiting messages.
     pub(super) fn open(topic: &Topic, sharing: u32, control: &Control) -> Result<Self, RequestError> {
         let share = |all: u32, least: u32| (all / sharing.max(1)).max(least).to_string();
         let notes = ConnectionNotes::default();
@@ -104,7 +103,8 @@ impl TopicConsumer {
         trouble(&self.topic, &self.notes, error)
     }
 
-    /// Asks the server until it answers, the run is stopped or the time is over.
+    /// Repeats a question until the server answers or refuses, the run is stopped, or [`TIMEOUT`]
+    /// has passed.
     fn ask<T>(
         &self,
         control: &Control,
@@ -123,7 +123,8 @@ impl TopicConsumer {
         }
     }
 
-    /// Takes what the client library has to say. Messages are dropped: none are read meanwhile.
+    /// Fetches the pending notes of the client library. Messages that arrive meanwhile are dropped,
+    /// because the client does not read a partition while it asks.
     fn listen(&self) {
         for _ in 0..MAX_NOTES {
             if self.consumer.poll(Duration::ZERO).is_none() {
@@ -132,7 +133,7 @@ impl TopicConsumer {
         }
     }
 
-    /// Returns the first available offset of a partition, and the one after the last.
+    /// Returns the first available offset of a partition, and the offset after the last message.
     pub(super) fn ends(&self, partition: u32, control: &Control) -> Result<(u64, u64), RequestError> {
         let (first, end) = self.ask(control, |client, timeout| {
             client.consumer.fetch_watermarks(&client.topic.stream, partition as i32, timeout)
@@ -167,7 +168,8 @@ impl TopicConsumer {
     }
 }
 
-/// Converts an error of the client, with its words or with what it has said before.
+/// Converts an error of the client. The text is that of the error, or of an earlier refusal that
+/// explains it.
 pub(super) fn trouble(topic: &Topic, notes: &ConnectionNotes, error: &KafkaError) -> RequestError {
     if let Some(reason) = notes.refusal() {
         return refusal(topic.name(), &reason);

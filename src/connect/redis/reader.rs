@@ -19,7 +19,7 @@ use crate::format::row::{RECORD_LIMIT, Row, RowField};
 /// Number of entries requested at once.
 const BATCH: &str = "512";
 
-/// Milliseconds that the server waits for the first of them.
+/// Milliseconds that the server waits for the first entry.
 const WAIT: &str = "250";
 
 /// Smallest possible entry id: that of [`Position::START`].
@@ -190,7 +190,7 @@ mod tests {
     use crate::connect::fake::{form, serve};
     use crate::format::Format;
 
-    /// A value, a name and a row that are too long, a valid row, and a value that never ends.
+    /// Reads a value, a name and a row that are too long, a valid row, and a value that never ends.
     #[test]
     fn lengths_stated_by_a_server_take_no_memory() {
         let entry = |id: u8, fields: &str| format!("*2\r\n$3\r\n{id}-0\r\n{fields}");

@@ -1,4 +1,4 @@
-//! Fields of `[source]` and `[[sources]]`. Those of single systems are in their own folders.
+//! Fields of `[source]` and `[[sources]]`. Fields of single systems are in the systems' folders.
 
 use super::epochs::{ARRIVAL, CLOCK_FIELD, LATENESS, NEVER_LATE, TWO_CLOCKS};
 use crate::connect::{

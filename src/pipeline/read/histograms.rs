@@ -8,7 +8,7 @@ use crate::histogram::{Histogram, HistogramBins, even_edges};
 use crate::pipeline::Column;
 use crate::pipeline::fields::MAX_BINS;
 
-/// Texts before the name of a column in the names of fields of its bins.
+/// Prefixes of a column's name in the names of the fields of its bins.
 const PARTS: [&str; 4] = ["", "noise_", "lower_", "upper_"];
 
 pub(super) fn histograms<'a>(
@@ -62,7 +62,7 @@ fn histogram<'a>(
     let branching = section.count("branching");
     let histogram = Histogram { column: name?.value.into(), bins: bins?, branching: None };
     let Some(branching) = branching else { return Some(histogram) };
-    // A rule refuses it beside values.
+    // A rule of the section refuses `branching` together with `values`.
     let all = histogram.number();
     let expected = format!("fewer than the {all} bins, since one group of all bins adds nothing");
     let is_below = |branching: &u64| *branching < all as u64 || !histogram.is_numeric();
@@ -150,7 +150,7 @@ fn name_bins(
     let Some(field) = section.text("column") else { return };
     let own = columns.iter().find(|column| column.name == histogram.column);
     let labels = histogram.labels(own.is_some_and(|column| !column.bounds.is_empty()));
-    // The names of charts have a blank between both.
+    // The names of charts have a blank between column and label.
     let titles = |label: &str| {
         let fields = PARTS.map(|part| format!("{part}{}_{label}", histogram.column));
         fields.into_iter().chain([format!("{} {label}", histogram.column)])

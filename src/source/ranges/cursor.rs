@@ -1,4 +1,4 @@
-//! Takes the rows of ranges in their turn.
+//! Takes rows that were parsed ahead, in ranges, in the order of the file.
 
 use super::{ParsedFate, ParsedRange, ParsedRow, RangePlan, RangeSupply};
 use crate::connect::SourceError;
@@ -7,22 +7,22 @@ use crate::source::content::{RowContent, RowFate, UnusableRow};
 use crate::source::rows::RowReader;
 use crate::state::Position;
 
-/// Where the next row comes from.
+/// The way to get the next row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It is parsed.
+    /// The row is parsed.
     Parsed,
-    /// Its range is not parsed yet.
+    /// The range of the row is not parsed yet.
     Wait,
-    /// It must be read.
+    /// The row must be read from the file.
     Read,
 }
 
-/// Takes rows that are parsed ahead, wherever they continue the rows before.
+/// Takes rows that are parsed ahead, if they continue the previous rows without a gap.
 pub(crate) struct RangeCursor {
     plan: RangePlan,
     supply: Box<dyn RangeSupply>,
-    /// Rows before this number are read in their turn.
+    /// Rows before this number are read from the file one by one.
     first_row: u64,
     /// The stretch that holds the next row, or a later one.
     next: usize,
@@ -79,8 +79,8 @@ impl RangeCursor {
         RangeCursor { plan, supply, first_row, next: 0, is_refused: false, current: None, unused: None }
     }
 
-    /// Finds out where the next row comes from, and puts `rows` where it must be read. `row` is its
-    /// number. The survey notes what a range holds.
+    /// Determines the way to get the next row, which has the number `row`. If the row must be read,
+    /// moves `rows` to its position. Adds the survey of a new range to `survey`.
     pub(crate) fn turn(
         &mut self,
         rows: &mut RowReader,
@@ -121,7 +121,7 @@ impl RangeCursor {
         }
     }
 
-    /// Returns a range that its holder may forget, with the number of that process.
+    /// Returns a range that its holder may discard, with the number of that process.
     pub(crate) fn take_unused(&mut self) -> Option<(usize, usize)> {
         self.unused.take()
     }
@@ -176,7 +176,8 @@ impl RangeCursor {
         Some((position, taken))
     }
 
-    /// Returns what a row holds, and adds the values of a record to `values`, if they are here.
+    /// Returns the content of a row, and adds the values of a record to `values`, if they are in
+    /// this process.
     pub(crate) fn content(&self, taken: &TakenRow, values: &mut Vec<f64>) -> RowContent {
         let ParsedRow { event, key, fate, .. } = taken.row;
         let (event, fate) = match fate {

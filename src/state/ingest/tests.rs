@@ -1,9 +1,9 @@
-//! Every fault occurs at every call of a journal that changes the disk, and the journal continues
-//! from what is left; the same holds for the recovery that follows. Requirements:
+//! Injects every fault at every call of a journal that changes the disk, and continues the journal
+//! from the remaining files. Does the same during the recovery that follows. Requirements:
 //!
 //! - an acknowledged record is read back at its position;
 //! - no record occurs twice if the sender continues after the number that the next start reports;
-//! - only records that a commit has recorded as counted may be gone.
+//! - only records that a commit has recorded as counted may be missing.
 
 use super::{verify::verify_storage, *};
 use crate::state::simulated::{DiskFault, LOSSES, PowerLoss, SimulatedDisk};
@@ -24,7 +24,7 @@ fn open(disk: &SimulatedDisk, from: Position) -> Result<Arc<IngestJournal>, Stat
     IngestJournal::open(disk.share(), from, (150, u64::MAX)).map(Arc::new)
 }
 
-/// Gives up at once: without faults there is no wait.
+/// Gives up at once, because a journal without faults never waits.
 fn gives_up(_: JournalFull) -> bool {
     false
 }
@@ -33,14 +33,14 @@ fn begin(ingest: &IngestJournal) {
     assert!(ingest.begin(HEADER, &mut gives_up).unwrap());
 }
 
-/// Appends records, the last of them as a separate part; there is room.
+/// Appends records, the last of them as a separate part. The journal must have room.
 fn append(ingest: &IngestJournal, numbers: std::ops::Range<u64>) {
     let (first, last) = (records(numbers.start..numbers.end - 1), record(numbers.end - 1));
     let count = numbers.end - numbers.start;
     assert!(ingest.append([&first, &last], count, &mut gives_up).unwrap());
 }
 
-/// Reads from `from` to the end of the session before this run's.
+/// Reads from `from` to the end of the session that precedes this run's session.
 fn read_back(ingest: &Arc<IngestJournal>, from: Position) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for session in from.part..ingest.session() {
@@ -53,7 +53,7 @@ fn read_back(ingest: &Arc<IngestJournal>, from: Position) -> io::Result<Vec<u8>>
     Ok(bytes)
 }
 
-/// A broken promise or a refused start.
+/// Description of a violated requirement or of a refused start.
 type IngestFailure = String;
 
 /// An outside observer's knowledge: the number of safe records, and the record count at each
@@ -69,8 +69,8 @@ impl IngestObserver {
         IngestObserver { acknowledged: 0, counted: (Position::START, 0) }
     }
 
-    /// Sends records in groups, starting where the journal says, until all are sent or the disk
-    /// fails.
+    /// Sends records in groups, starting after the number that the journal reports, until all are
+    /// sent or the disk fails.
     fn run(&mut self, disk: &SimulatedDisk) -> Result<(), StateError> {
         let ingest = open(disk, self.counted.0)?;
         // The number reported at the start is an acknowledgement too.
@@ -84,7 +84,7 @@ impl IngestObserver {
         while sent < RECORDS {
             let next = (sent + 1 + sent % 4).min(RECORDS);
             if !ingest.append([&records(sent..next), &[]], next - sent, &mut gives_up)? {
-                // As if the run had ended here.
+                // This is the same as the end of a run at this point.
                 return Ok(());
             }
             (self.acknowledged, sent) = (next, next);
@@ -98,7 +98,7 @@ impl IngestObserver {
         ingest.finish()
     }
 
-    /// Starts on `disk` without faults, twice: must succeed and keep every promise.
+    /// Starts twice on `disk` without faults. Both starts must succeed and meet all requirements.
     fn check_start(&mut self, disk: &SimulatedDisk) -> Result<(), IngestFailure> {
         if let Some(problem) = verify_storage(disk).problem {
             return Err(format!("verify: {problem}"));
@@ -121,7 +121,7 @@ impl IngestObserver {
     }
 }
 
-/// Strikes the first run at every call in turn; returns the number of calls.
+/// Injects the fault into the first run at each call in turn. Returns the number of calls.
 fn strike(fault: DiskFault, mut check: impl FnMut(&IngestObserver, &SimulatedDisk)) -> usize {
     for call in 0.. {
         let (disk, mut world) = (SimulatedDisk::default(), IngestObserver::new());
@@ -168,7 +168,7 @@ fn a_fault_during_recovery_loses_no_record() {
             for call in 0..12 {
                 let (disk, mut world) = (disk.after_power_cut(loss), world.clone());
                 disk.fail_at(call, DiskFault::Power);
-                // It may fail.
+                // The run may fail.
                 let _ = world.run(&disk);
                 let disk = disk.after_power_cut(loss);
                 world.check_start(&disk).unwrap_or_else(|broken| panic!("{loss:?}, call {call}: {broken}"));
@@ -203,7 +203,7 @@ fn after_an_orderly_end_no_record_stays() {
     assert!(verify_storage(&disk).bytes == 0);
 }
 
-/// A journal of two sessions, each in several segments, with nothing counted.
+/// A journal of two sessions, each in several segments, before any commit.
 fn small_journal() -> (SimulatedDisk, Vec<u8>) {
     let disk = SimulatedDisk::default();
     for numbers in [0..9, 9..18] {
@@ -357,11 +357,11 @@ fn a_disk_that_was_full_for_a_moment_has_every_record_once() {
             break;
         }
     }
-    // The journal stops only if a new segment's name may or may not be on disk.
+    // The journal stops only if it can't know whether the name of a new segment is on disk.
     assert!(waited > 10 && stopped > 0 && 4 * stopped < waited, "{waited} {stopped}");
 }
 
-/// Appends three records if there is room; otherwise returns why not.
+/// Appends three records if there is room. Otherwise returns the reason why there is no room.
 fn try_append(ingest: &IngestJournal, next: u64) -> Option<JournalFull> {
     let mut full = None;
     let mut wait = |found| {
@@ -453,7 +453,7 @@ fn a_frame_above_the_limit_is_never_written() {
     let disk = SimulatedDisk::default();
     let ingest = open(&disk, Position::START).unwrap();
     begin(&ingest);
-    // Never touched, so it takes no memory.
+    // These pages are never written, so they take no memory.
     let half = vec![0; (crate::state::MAX_PAYLOAD / 2) as usize];
     let refused = ingest.append([&half, &half], 1, &mut gives_up);
     assert!(matches!(refused, Err(StateError::TooLarge { .. })));

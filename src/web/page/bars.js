@@ -1,6 +1,7 @@
 // The bins of histograms in the newest epoch, as bars with their intervals.
 
-/// Pixels of a histogram: the most in width, the height of its bars, and the space under them.
+/// Sizes of a histogram in pixels: its maximum width, the height of its bars, and the space below
+/// and above them.
 const BARS = { most: 760, height: 180, foot: 20, head: 6 };
 
 function drawBars(state) {

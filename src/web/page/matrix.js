@@ -2,7 +2,7 @@
 
 let focused = [0, 1];
 
-/// Characters for which headers of the matrix have room, on a phone too.
+/// Maximum number of characters in a header of the matrix; they also fit on a phone.
 const HEADER = 12;
 
 function drawMatrix(state, of) {

@@ -15,10 +15,10 @@ use super::Lab;
 /// A row that joins an epoch.
 #[derive(Clone)]
 pub(crate) struct Assigned {
-    /// From 1.
+    /// The epoch, from 1.
     pub(crate) epoch: usize,
     pub(crate) key: usize,
-    /// Its entity; empty if single records are protected.
+    /// The entity of the row; empty if single records are protected.
     pub(crate) entity: String,
     pub(crate) values: Vec<f64>,
 }
@@ -32,7 +32,8 @@ pub(crate) fn assigned(pipeline: &Pipeline) -> (usize, Vec<Assigned>) {
     (last, read.into_iter().flat_map(|(_, rows)| rows).collect())
 }
 
-/// Returns the rows of one source without copies of those in `seen`: whole rows, with their epochs.
+/// Returns the last epoch of one source and its complete rows with their epochs, without duplicates
+/// of the rows in `seen`.
 fn read(
     pipeline: &Pipeline,
     source: &Source,
@@ -131,8 +132,8 @@ pub(crate) struct Stream {
 const LATENESS: u64 = 90;
 
 impl Stream {
-    /// Writes it as `data.csv` in a new lab; returns the lab, the header, the rows with their line
-    /// ends, and the expected sums.
+    /// Writes the stream as `data.csv` in a new lab. Returns the lab, the header, the rows with
+    /// their line ends, and the expected sums.
     pub(crate) fn laid_out(&self) -> (Lab, String, Vec<String>, Vec<Vec<i128>>) {
         let (lab, text) = (Lab::new(), self.csv());
         lab.write("data.csv", &text);

@@ -8,7 +8,7 @@ use super::factors::{Case, Factor as F};
 use super::pipeline::{BOUNDS, KEYS, LATENESS, LENGTH};
 use crate::harness::Random;
 
-/// Rows for which a clock falls back: a fiftieth of the rows, and not a tenth.
+/// Number of rows for which a clock falls back: above a fiftieth and below a tenth of the rows.
 const FALLEN: i64 = 120;
 
 /// One byte more than a key may have.
@@ -109,7 +109,7 @@ impl<'a> Maker<'a> {
         Record {
             event: self.event(arrival),
             key: key.into(),
-            // Keys are found by the number of their entities.
+            // Discovery counts the entities of a key, so it needs many.
             entity: format!("e{}", 1 + self.random.below(if self.case.discovers() { 100_000 } else { 4 })),
             id: format!("r{}", self.next_id),
             values: (0..self.case.number(F::Columns)).map(|column| self.value(column)).collect(),
@@ -162,13 +162,13 @@ impl<'a> Maker<'a> {
         columns.map(|[lower, bound]| if upper { bound } else { lower }.to_string()).collect()
     }
 
-    /// An unusable record that keeps everything irrelevant.
+    /// An unusable version of a record.
     pub(super) fn blank(&mut self, record: &Record) -> Record {
         let mut blank = record.clone();
         let timed = !self.case.is(F::Clock, &["records"]);
         match self.random.below(7) {
             0 if self.case.is(F::Keys, &["three"]) => blank.key = self.one_of(&["other", ""]).into(),
-            // Any text is a key but these.
+            // Any text is a key except these.
             0 if self.case.discovers() => blank.key = self.one_of(&["", "\u{1}", LONG_KEY]).into(),
             1 if self.case.is(F::Unit, &["entity"]) => blank.entity = String::new(),
             2 if timed => blank.event = self.one_of(&["", "soon", "2020-13-01T00:00:00Z"]).into(),
@@ -177,7 +177,7 @@ impl<'a> Maker<'a> {
                 blank.values = vec![String::new(); blank.values.len()];
                 (blank.key, blank.entity, blank.id) = Default::default();
             }
-            // A record without some of its values is a record.
+            // Here a record is usable if it lacks some of its values, but not if it lacks all.
             _ if self.case.is(F::Missing, &["by column"]) => {
                 let values = blank.values.iter().map(|_| self.one_of(&["", "NaN", "inf", "x"]).to_owned());
                 blank.values = values.collect();
@@ -195,7 +195,7 @@ impl<'a> Maker<'a> {
 const NAMES: [&str; 8] = ["arrival", "event", "key", "entity", "id", "x", "y", "z"];
 
 impl StreamRow {
-    /// Its event time in seconds from the start; before everything if it is unreadable.
+    /// Its event time in seconds from the start; far before the start if it is unreadable.
     pub(super) fn event_second(&self) -> i64 {
         let micros = |text| parse_time(text).unwrap_or(i64::MIN / 2);
         (micros(&self.record.event) - micros("2020-01-01T00:00:00Z")) / 1_000_000

@@ -1,4 +1,4 @@
-//! A PostgreSQL server of a test, from Debian's packages, and its command-line client.
+//! A PostgreSQL server for tests, from Debian's packages, and its command-line client.
 
 use std::fs;
 use std::io::Write as _;
@@ -12,14 +12,14 @@ use tempfile::TempDir;
 use crate::harness::await_until;
 use crate::servers::free_port;
 
-/// Where Debian puts the programs of each version.
+/// Directory in which Debian installs the programs of each version.
 const PROGRAMS: &str = "/usr/lib/postgresql";
 
 /// The user `nobody`: the server refuses to run as root.
 const NOBODY: u32 = 65_534;
 
-/// A server with an empty database `test`. Everybody may log in without a password, except for the
-/// users `reader` and `guest`.
+/// A server with an empty database `test`. All users may log in without a password, except `reader`
+/// and `guest`.
 pub(crate) struct PostgresServer {
     programs: PathBuf,
     directory: TempDir,
@@ -33,7 +33,8 @@ pub(crate) struct Session {
     input: ChildStdin,
 }
 
-/// Returns the programs of the newest version; says that there are none.
+/// Returns the directory of the newest version's programs. Without any version, prints that the
+/// test is skipped.
 pub(crate) fn installed() -> Option<PathBuf> {
     let versions =
         fs::read_dir(PROGRAMS).into_iter().flatten().flatten().map(|entry| entry.path().join("bin"));
@@ -118,7 +119,8 @@ impl PostgresServer {
         Some(folder)
     }
 
-    /// Trusts the clients' root in this file, and admits `reader` by this rule of access alone.
+    /// Trusts client certificates of the roots in this file. Only this rule of access admits
+    /// `reader`.
     pub(crate) fn require_certificates(&mut self, roots: &Path, rule: &str) {
         let path = self.data().join("clients.pem");
         fs::copy(roots, &path).expect("a file");
@@ -149,7 +151,7 @@ impl PostgresServer {
         await_until("the server answers", || self.psql("postgres", "SELECT 1").is_ok());
     }
 
-    /// Ends the server as a crash of one of its processes would.
+    /// Ends the server with SIGQUIT, which has the effect of a crash.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let status = Command::new("kill").args(["-QUIT", &child.id().to_string()]).status();
@@ -196,7 +198,7 @@ impl PostgresServer {
 }
 
 impl Session {
-    /// Runs statements, later.
+    /// Sends statements without waiting for them.
     pub(crate) fn run(&mut self, text: &str) {
         writeln!(self.input, "{text};").expect("the client reads");
     }

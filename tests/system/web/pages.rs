@@ -1,4 +1,4 @@
-//! The page in a real browser: its numbers, addresses, widths, keys and files.
+//! Tests the page in a real browser: its numbers, addresses, widths, keys and files.
 
 use std::fmt::Write as _;
 use std::io::{Write, stderr};
@@ -14,7 +14,7 @@ use super::browser::Browser;
 use super::{ENDED, Site, lines, plain, published};
 use crate::harness::{Lab, await_until, finish, run, wait};
 
-/// Returns the numbers that the page shows of a line.
+/// Returns the numbers that the page shows for the last line of output.
 fn shown(browser: &mut Browser) -> Value {
     browser.evaluate(
         "(() => {
@@ -85,7 +85,7 @@ fn a_browser_shows_the_numbers_of_tail() {
         browser.await_true(&format!("$('workload').value === '{workload}'"));
         check(&mut browser, key, workload);
     }
-    // Without a mouse: charts and the matrix are reached and read with keys.
+    // Charts and the matrix can be reached and read by keyboard alone.
     let label = browser.evaluate("$('trend').focus(); $('trend').ariaLabel");
     assert_eq!(label, "Mean of a, k6, by epoch");
     ["ArrowLeft", "ArrowLeft"].into_iter().for_each(|key| browser.press(key));
@@ -138,7 +138,7 @@ fn addresses_hold_the_state_of_the_page() {
     for part in ["key=k3", "vs=k5", "of=sd%3Ac", "from=5", "to=15", "workload=window%3A7"] {
         assert!(address.as_str().is_some_and(|address| address.contains(part)), "{part} in {address}");
     }
-    // Back, step by step, to where it began.
+    // The back button undoes the steps one by one.
     let here =
         "[location.hash, $('detail').hidden, $('legend').children.length, $('trend').ariaValueMax].join(' ')";
     for expected in ["to=15", "vs=k5", "key=k3", "q=K3"] {
@@ -147,7 +147,7 @@ fn addresses_hold_the_state_of_the_page() {
     }
     browser
         .await_true("$('detail').hidden && $('cards').children.length === 1 && $('search').value === 'K3'");
-    // The same address in another browser shows the same.
+    // The address restores the same view on a page that is loaded anew.
     browser.go("about:blank");
     let pasted = address.as_str().expect("an address").to_owned();
     browser.go(&format!("http://{}/{pasted}", site.address));
@@ -156,7 +156,7 @@ fn addresses_hold_the_state_of_the_page() {
          $('of').value === 'sd:c' && $('workload').value === 'window:7'"
     ));
     let before = browser.evaluate(here);
-    // A pasted address in the same tab, of a pair and of a regression.
+    // Addresses of a pair and of a regression, pasted into the same tab.
     browser.evaluate("location.hash = '#key=k1&of=correlation%3Ab~d'; 1");
     browser.await_true("$('trend-title').textContent === 'Correlation of b and d'");
     assert_ne!(browser.evaluate(here), before);
@@ -348,7 +348,7 @@ fn what_is_shown_can_be_downloaded() {
             && svg.contains("Standard deviation of b")
             && svg.contains("(ε, δ) = (20, 0.000001)")
     );
-    // A legend: each key with a piece of its line.
+    // The legend shows each key with a piece of its line.
     for key in ["k3", "k4"] {
         assert!(svg.contains(&format!(">{key}</text>")), "{key} is in the legend");
     }
@@ -365,7 +365,7 @@ fn what_is_shown_can_be_downloaded() {
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
 }
 
-/// The server searches the keys that it does not list, and principal components are on offer.
+/// The server also searches keys that it does not list, and the page offers principal components.
 #[test]
 fn keys_beyond_the_list_are_found_by_a_part_of_their_names() {
     let lab = Lab::new();
@@ -404,8 +404,8 @@ privacy = {{ epsilon = 30, delta = 1e-6 }}
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
 }
 
-/// A long log arrives subsampled, and processing and drawing an hour at ten epochs a second is
-/// fast.
+/// A long log arrives subsampled. The page processes and draws one hour at ten epochs a second
+/// quickly.
 #[test]
 #[ignore = "slow"]
 fn a_browser_keeps_up_with_a_long_log() {
@@ -437,7 +437,7 @@ fn a_browser_keeps_up_with_a_long_log() {
     );
     assert_eq!(spent["to"], json!(41000));
     assert!(spent["length"].as_u64().is_some_and(|length| (400..=1000).contains(&length)), "{spent}");
-    // Five columns, on a machine busy with other tests.
+    // Generous limits for five columns, because the machine also runs other tests.
     assert!(spent["take"].as_f64() < Some(5000.0) && spent["draw"].as_f64() < Some(2000.0), "{spent}");
     // Points outside a chart are marked at its edge.
     let marked = browser.evaluate(

@@ -258,7 +258,7 @@ fn gradients_that_are_not_finite_count_as_zero() {
     };
     let zeros = |step: u64, record: usize| match (step, record) {
         (2, 3 | 4) => Some(0.0),
-        // Clipped to the same record.
+        // Clipping gives the same gradient for 1 and for 1e300.
         (3, 0) => Some(1.0),
         _ => None,
     };

@@ -3,11 +3,11 @@
 //! The completion is updated with each measurement.
 //!
 //! - Columns that no chain of measured entries connects are uncorrelated in the completion
-//!   (Fischer's inequality). So each connected component is solved by
-//!   itself, and a measurement affects only its own component.
-//! - Within a component the unknowns are the measured entries (`interior`). The path starts at a
-//!   point of the previous path, for the same component with one entry less, that was far from the
-//!   boundary.
+//!   (Fischer's inequality). So each connected component is solved separately, and a measurement
+//!   affects only its own component.
+//! - Within a component the unknowns are the measured entries (`interior`). The previous path is
+//!   for the same component with one entry less. The new path starts at a point of the previous
+//!   path that is far from the boundary.
 //!
 //! The precision matrix is exactly sparse: its entries are the multipliers.
 
@@ -19,8 +19,8 @@ use faer::Mat;
 use interior::{MeasuredEntry, PathPoint, follow};
 use nalgebra::DMatrix;
 
-/// μ, in units of the log-likelihood, of an estimate between two measurements: far below their
-/// noise.
+/// μ, in units of the log-likelihood, of an estimate between two measurements. Its effect is far
+/// below the noise of the measurements.
 const WHILE_MEASURING: f64 = 1e-4;
 
 /// μ of the final estimate.

@@ -18,8 +18,9 @@
 //! **Optimistic.** For every set A, P(A) − yQ(A) is a line below δ. Take the set {L > l} for l in
 //! the middle of each cell, or just below its end where that line is below 0 at the end. If f_i is
 //! at most the lines of both cells at y_i, then f is below one line in every cell, and so f ≤ δ, up
-//! to the rounding of such a line. The line of the cell before the first grid value bounds the mass
-//! of the whole, and f_n = 0. Where the order is disturbed, T is lowered to the least T before it.
+//! to the rounding of such a line. The line of the cell before the first grid value bounds the
+//! total mass, and f_n = 0. Where rounding disturbs the order, T is lowered to the least T before
+//! it.
 
 use super::DominatingPair;
 use super::pair::Tail;
@@ -31,7 +32,7 @@ pub(super) enum Rounding {
     Optimistic,
 }
 
-/// Exceeds the relative error of T_i, given f.
+/// Upper bound of the relative error of T_i, given f.
 const ROUNDING: f64 = 16.0 * f64::EPSILON;
 
 /// Masses of the privacy loss on a grid.
@@ -171,8 +172,8 @@ impl Grid<'_> {
         divergences.windows(2).map(tail).collect()
     }
 
-    /// Returns the masses: differences between successive tails, from the `whole` mass to the
-    /// `infinite` one.
+    /// Returns the masses: differences between successive tails, from the `whole` mass down to the
+    /// mass of `infinite` losses.
     fn masses(&self, whole: f64, tails: Vec<f64>, infinite: f64) -> PrivacyLossDistribution {
         let above = [whole].into_iter().chain(tails.iter().copied());
         let below = tails.iter().copied().chain([infinite]);

@@ -2,13 +2,14 @@
 //!
 //! - **N(μ, 1), N(0, 1)**: a Gaussian mechanism of sensitivity 1 with σ = 1/μ, and all functions of
 //!   its output (Balle & Wang 2018).
-//! - **(1−q)N(0, 1) + qN(μ, 1), N(0, 1), and reversed**: the same behind Poisson sampling at rate
-//!   q, for neighbours with and without one record (Zhu, Dong & Wang 2022, Theorem 11).
+//! - **(1−q)N(0, 1) + qN(μ, 1), N(0, 1), and reversed**: the same after Poisson sampling at rate q,
+//!   for neighbours with and without one record (Zhu, Dong & Wang 2022, Theorem 11).
 //! - **(1−q)N(0, 1) + qN(μ, 1), (1−q)N(0, 1) + qN(−μ, 1)**: the same for a record that is replaced
 //!   ([`amplification`](crate::accounting::amplification), Theorem 2).
 //! - **One of b normal distributions at distance μ, at random, and N(0, I_b), and reversed**:
 //!   random allocation to b bins, for neighbours with and without one record (`allocation`).
-//! - **A mixture of N(μ_i, 1), N(0, 1), and reversed**: what its caller proves.
+//! - **A mixture of N(μ_i, 1), N(0, 1), and reversed**: the mechanisms for which the caller proves
+//!   that this pair dominates them.
 //! - **Randomised response with ε**: every ε-private mechanism is a function of its output
 //!   (Kairouz, Oh & Viswanath 2015).
 //! - **Laplace noise of scale b, shifted by 1**: the Laplace mechanism of sensitivity 1. The shift
@@ -31,7 +32,7 @@ use super::mixture::{MAX_SHIFT, upper};
 use crate::accounting::{AccountingError, Epsilon, NoiseMultiplier, least};
 use std::sync::Arc;
 
-/// Largest privacy loss that is not counted as infinite.
+/// Largest privacy loss that does not count as infinite.
 pub(super) const MAX_LOSS: f64 = 600.0;
 
 /// Probability of losses beyond the grid, which count as infinite: 2⁻¹⁰⁰.
@@ -205,7 +206,7 @@ impl DominatingPair {
         }
     }
 
-    /// Returns the largest loss if it has a probability of its own.
+    /// Returns the largest loss if its probability is above 0.
     pub(super) fn atom(&self) -> Option<f64> {
         match self.kind {
             PairForm::RandomizedResponse(epsilon) | PairForm::Laplace(epsilon) => Some(epsilon),
@@ -213,7 +214,7 @@ impl DominatingPair {
         }
     }
 
-    /// Returns the losses between which the grid lies.
+    /// Returns the two losses between which the grid lies.
     pub(super) fn range(&self) -> (f64, f64) {
         if let PairForm::Allocation(pair) = &self.kind {
             return if self.reversed { pair.reversed_range() } else { pair.range() };

@@ -1,4 +1,4 @@
-//! Every form of a matrix against the same matrix written out.
+//! Compares every form of a matrix with the same matrix in dense form.
 
 use super::*;
 

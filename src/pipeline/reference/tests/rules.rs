@@ -1,4 +1,4 @@
-//! Mistakes in several fields: parser and schema refuse the same ones.
+//! Checks that parser and schema refuse the same invalid combinations of fields.
 
 use super::schema::faults;
 use super::*;

@@ -3,8 +3,8 @@
 //! Without a delay line, the covariance of the buffers and the sums of the workload follows
 //! `P ← F P Fᵀ + e eᵀ` with `e = (v, 1/g)` and `F = D − e 1ᵀ`, the ones over the buffers: O(n b²).
 //!
-//! A delay line has too many numbers for that. Its inverse is another delay line, of `β + α` in
-//! place of β, so a row of `A G⁻¹ V⁻¹` follows from the row before and few entries. `z T = m` is
+//! A delay line has too many numbers for that. Its inverse is another delay line, with `β + α` in
+//! place of β, so a row of `A G⁻¹ V⁻¹` follows from the previous row and few entries. `z T = m` is
 //! solved from the last entry back, `z_i = m_i − Σ_j v_j(i) q_j` and `q_j ← z_i + θ_j(i) q_j`: O(n²
 //! b).
 
@@ -23,7 +23,7 @@ pub(super) struct PeriodicPoint<const B: usize> {
     pub(super) line_weight: f64,
 }
 
-/// Slopes by the coefficients of a step; by the logarithm of the gain.
+/// Slopes with respect to the coefficients of a step; for the gain, with respect to its logarithm.
 #[derive(Clone, Copy)]
 pub(super) struct PointSlopes<const B: usize> {
     pub(super) decays: [f64; B],
@@ -44,7 +44,7 @@ pub(super) struct ErrorSlopes<const B: usize> {
     pub(super) slopes: Vec<PointSlopes<B>>,
 }
 
-/// P before each step. S is B + 2.
+/// Computes the errors from P before each step. S is B + 2.
 pub(super) fn by_covariances<const B: usize, const S: usize>(
     loss: &PeriodicLoss,
     points: &[PeriodicPoint<B>],

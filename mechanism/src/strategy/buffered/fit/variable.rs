@@ -2,8 +2,9 @@
 //!
 //! A fit begins with a short horizon, where steps are cheap, from several starts. It continues at
 //! four times the horizon, with the curves stretched along the logarithmic axis: time scales
-//! between 1 and n keep their positions. Each stage keeps what the last one learnt about the
-//! curvature. Nothing is random, and nothing depends on the clock or the number of threads.
+//! between 1 and n keep their positions. Each stage starts with the curvature estimate of the
+//! previous stage. The fit is deterministic and depends neither on the clock nor on the number of
+//! threads.
 
 use super::{
     BufferedFit, FitError, MAX_BUFFERS, TOLERANCE, check_buffers, check_horizon,
@@ -52,8 +53,8 @@ pub(in crate::strategy) static VARIABLE_BLT: Kind = Kind {
     ..Kind::new("variable-blt", "b buffers that vary with time, fitted: constant memory, near the best C")
 };
 
-/// Longest horizon for which they are compared, and a default: a second for the fit, and a tenth of
-/// one for the gains whenever the strategy is built.
+/// Longest horizon for which these buffers are compared or are the default. The fit takes a second.
+/// Each construction of the strategy takes a tenth of a second for the gains.
 const QUICK_STEPS: u64 = 1 << 17;
 
 fn check_purpose(purpose: &Purpose) -> Result<(), &'static str> {
@@ -64,23 +65,24 @@ fn check_purpose(purpose: &Purpose) -> Result<(), &'static str> {
     }
 }
 
-/// Whether they are made for this purpose, and quick to fit.
+/// Whether these buffers suit the purpose and are quick to fit.
 pub(in crate::strategy) fn variable_buffers_fit(purpose: &Purpose) -> bool {
     purpose.horizon <= QUICK_STEPS && check_purpose(purpose).is_ok()
 }
 
-/// Coefficients of a curve.
+/// Number of coefficients of a curve.
 const KNOTS: usize = 12;
 
 /// Longest horizon of the first stage, and the ratio to the next one.
 const FIRST_STEPS: u64 = 64;
 const STAGE_RATIO: u64 = 4;
 
-/// Steps of a descent in the first stage, and in those before the whole horizon.
+/// Steps of a descent in the first stage, and in later stages before the whole horizon.
 const DESCENT_STEPS: [usize; 2] = [100, 60];
 
-/// Steps of a descent with the whole horizon: more if they are cheap, but not before another norm,
-/// which such a descent would begin with a worse estimate of the curvature.
+/// Steps of a descent with the whole horizon: more if they are cheap. For the largest error the
+/// number is fixed, because after more steps the descent for the next norm would begin with a worse
+/// estimate of the curvature.
 fn last_descent(horizon: u64, objective: Objective) -> usize {
     match objective {
         Objective::Rmse => ((1 << 15) / horizon).clamp(100, 400) as usize,
@@ -88,7 +90,7 @@ fn last_descent(horizon: u64, objective: Objective) -> usize {
     }
 }
 
-/// Steps in a row that may gain almost nothing.
+/// Number of successive steps with almost no gain that end a descent.
 const PATIENCE: usize = 5;
 
 /// Shares of the logarithmic axis over which the first time constants are spread.
@@ -156,7 +158,7 @@ struct Stage {
     descent: usize,
 }
 
-/// From the shortest horizon to the longest, and there from norm to norm.
+/// Stages from the shortest horizon to the longest, where each norm has a stage of its own.
 fn stages(steps: u64, objective: Objective) -> Vec<Stage> {
     let mut horizons = vec![steps];
     while let Some(&horizon) = horizons.last().filter(|horizon| **horizon > FIRST_STEPS) {
@@ -181,7 +183,7 @@ fn stages(steps: u64, objective: Objective) -> Vec<Stage> {
 /// the lag.
 fn start(steps: u64, buffers: u32, spread: f64) -> Vec<f64> {
     let scale = |j: u32| log(steps.max(2) as f64) * spread * (f64::from(j) + 0.5) / f64::from(buffers);
-    // Curves without a slope would keep a symmetry that the best ones lack.
+    // Curves without a slope would keep a symmetry that the best curves lack.
     let curve = |j: u32, level: f64| {
         (0..KNOTS).map(move |knot| level + 0.01 * libm::sin((knot as u32 * (j + 1)) as f64))
     };
