@@ -25,7 +25,7 @@ pub(crate) struct HttpArguments {
     /// Also answer requests for this host name, such as stats.example.org, which a proxy or a
     /// service of a cluster passes on. May be repeated. Requests for other names are refused, so
     /// that another web site can't read the page through a name that it controls
-    #[arg(long, value_name = "NAME", value_parser = host_name)]
+    #[arg(long, value_name = "NAME", value_parser = HttpEndpoint::host_name)]
     served_as: Vec<String>,
 }
 
@@ -57,15 +57,6 @@ impl HttpArguments {
                 .on_warning(|warning| warn(&with_flags(warning)))
         });
         Ok(Some(HttpEndpoint::at(address).with_tls(tls).named(self.served_as.clone())))
-    }
-}
-
-/// Parses the name of a host, without a scheme, a port or a path.
-fn host_name(text: &str) -> Result<String, &'static str> {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-    match text.chars().all(is_name) && !text.is_empty() {
-        true => Ok(text.into()),
-        false => Err("expected the name of a host without scheme, port and path, such as stats.example.org"),
     }
 }
 

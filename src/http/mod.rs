@@ -109,6 +109,20 @@ impl HttpEndpoint {
     pub fn named(self, names: Vec<String>) -> Self {
         HttpEndpoint { names, ..self }
     }
+
+    /// Parses a name for [`named`](Self::named).
+    ///
+    /// # Errors
+    /// What was expected, if `text` has a scheme, a port or a path.
+    pub fn host_name(text: &str) -> Result<String, &'static str> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+        match text.chars().all(is_name) && !text.is_empty() {
+            true => Ok(text.into()),
+            false => {
+                Err("expected the name of a host without scheme, port and path, such as stats.example.org")
+            }
+        }
+    }
 }
 
 pub(crate) struct HttpServer {

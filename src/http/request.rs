@@ -97,7 +97,7 @@ fn check(request: &httparse::Request<'_, '_>, hosts: &[String]) -> Result<HttpRe
     if !is_ours(named, hosts) {
         return Err((
             HttpStatus::MisdirectedRequest,
-            "the Host is not this server: use its address or localhost, or start it with --served-as NAME"
+            "the Host is not this server: use its address or localhost, or list the name with --served-as or in the sink's served_as"
                 .into(),
         ));
     }

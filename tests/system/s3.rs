@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -310,4 +310,26 @@ fn a_store_that_is_away_is_named_and_never_the_secret() {
     let ended = wait(child);
     assert!(!ended.err.contains(SECRET), "{}", ended.err);
     ended.failed(5, &["s3://logs/in/*.csv: can't be reached", "refused"]);
+}
+
+/// Another attempt with the same key would be refused too.
+#[test]
+fn a_store_that_refuses_the_key_ends_a_run_before_anything_is_spent() {
+    let case = ObjectStream::new();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.expect("a client");
+            let _ = client.read(&mut [0; 4096]);
+            let body = "<Error><Code>SignatureDoesNotMatch</Code></Error>";
+            let _ = write!(client, "HTTP/1.1 403 Forbidden\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        }
+    });
+    let ended = finish(&mut run(&case.pipeline("s3://logs/in/*.csv", port, ""), &case.state(), 1));
+    assert!(!ended.err.contains(SECRET), "{}", ended.err);
+    ended.failed(
+        1,
+        &["s3://logs/in/*.csv: the store refuses this access key", "nothing was published or spent"],
+    );
 }

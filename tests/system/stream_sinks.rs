@@ -339,15 +339,22 @@ fn a_run_whose_address_stays_taken_publishes_everything() {
 #[test]
 fn only_events_are_served() {
     let mut case = SinkStream::new();
-    let pipeline = case.pipeline("path = 'http-listen://127.0.0.1:0'");
+    let pipeline =
+        case.pipeline("path = 'http-listen://127.0.0.1:0'\nserved_as = ['run', 'Stats.example.org']");
     case.grow(2000);
     let mut live = case.start(&pipeline);
     let (address, _more) = served(&mut live);
     await_until("epochs are published", || releases(&case.state()).len() >= 18);
-    let status = |request: &str| {
-        harness::answer(send(&address, &format!("GET {request} HTTP/1.1\r\nHost: localhost\r\n\r\n"))).0
+    let status_as = |host: &str, request: &str| {
+        harness::answer(send(&address, &format!("GET {request} HTTP/1.1\r\nHost: {host}\r\n\r\n"))).0
     };
+    let status = |request: &str| status_as("localhost", request);
     assert!(status("/").contains("404"));
+    // A service of a cluster and a proxy pass on the names that the operator has listed, and no other.
+    for (host, expected) in [("run:8080", "404"), ("stats.example.org", "404"), ("example.org", "421")] {
+        let line = status_as(host, "/");
+        assert!(line.contains(expected), "{host}: {line}");
+    }
     assert!(status("/events?since=0").contains("400"));
     assert!(status("/events?since=x").contains("400"));
     let reader = send(&address, "GET /events?since=18 HTTP/1.1\r\nHost: localhost\r\n\r\n");

@@ -17,7 +17,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::security::{ConnectionNotes, secure};
 use super::topic::Topic;
-use crate::connect::error::{RequestError, refusal, transient};
+use crate::connect::error::{RequestError, transient};
 use crate::control::Control;
 
 /// Maximum time to wait for an answer, and time between checks for a stop of the run.
@@ -69,7 +69,7 @@ impl TopicConsumer {
     /// Creates one of `sharing` clients, which share the memory for waiting messages.
     pub(super) fn open(topic: &Topic, sharing: u32, control: &Control) -> Result<Self, RequestError> {
         let share = |all: u32, least: u32| (all / sharing.max(1)).max(least).to_string();
-        let notes = ConnectionNotes::default();
+        let notes = ConnectionNotes::new(topic, control);
         let consumer = config(topic, control)?
             // The client requires a name, but we never join the group.
             .set("group.id", "hushflow")
@@ -85,7 +85,7 @@ impl TopicConsumer {
             // Check a full queue again soon.
             .set("fetch.queue.backoff.ms", "10")
             .create_with_context(notes.clone())
-            .map_err(|error| trouble(topic, &notes, &error))?;
+            .map_err(|error| trouble(&notes, &error))?;
         Ok(TopicConsumer { topic: topic.clone(), consumer, notes })
     }
 
@@ -100,7 +100,7 @@ impl TopicConsumer {
     }
 
     fn trouble(&self, error: &KafkaError) -> RequestError {
-        trouble(&self.topic, &self.notes, error)
+        trouble(&self.notes, error)
     }
 
     /// Repeats a question until the server answers or refuses, the run is stopped, or [`TIMEOUT`]
@@ -115,7 +115,7 @@ impl TopicConsumer {
             let answer = question(self, SLICE);
             if answer.is_err() {
                 self.listen();
-                if self.notes.refusal().is_none() && control.keep_waiting(begun, TIMEOUT).is_ok() {
+                if !self.notes.may_last() && control.keep_waiting(begun, TIMEOUT).is_ok() {
                     continue;
                 }
             }
@@ -170,16 +170,16 @@ impl TopicConsumer {
 
 /// Converts an error of the client. The text is that of the error, or of an earlier refusal that
 /// explains it.
-pub(super) fn trouble(topic: &Topic, notes: &ConnectionNotes, error: &KafkaError) -> RequestError {
-    if let Some(reason) = notes.refusal() {
-        return refusal(topic.name(), &reason);
+pub(super) fn trouble(notes: &ConnectionNotes, error: &KafkaError) -> RequestError {
+    if let Some(refusal) = notes.refusal() {
+        return refusal;
     }
-    match error.rdkafka_error_code() {
-        Some(RDKafkaErrorCode::NotImplemented) => refusal(
-            topic.name(),
+    match (error, error.rdkafka_error_code()) {
+        (KafkaError::ClientCreation(words), _) => notes.unmade(words),
+        (_, Some(RDKafkaErrorCode::NotImplemented)) => notes.refused(
             "messages are packed in a way that this build can't unpack: cargo build --features kafka,zstd",
         ),
-        Some(code) => RequestError::Transient(io::Error::other(code.to_string())),
-        None => transient(error.to_string()),
+        (_, Some(code)) => RequestError::Transient(io::Error::other(code.to_string())),
+        (_, None) => transient(error.to_string()),
     }
 }

@@ -18,6 +18,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::connection::config;
 use super::security::ConnectionNotes;
 use super::topic::Topic;
+use crate::connect::error::RequestError;
 use crate::connect::origin::CommitListener;
 use crate::control::Control;
 use crate::state::Position;
@@ -146,8 +147,12 @@ impl OffsetSender {
     }
 
     fn send(&mut self, offsets: &[(i32, i64)]) -> Result<(), String> {
-        let notes = ConnectionNotes::default();
-        let words = |error: KafkaError| notes.refusal().unwrap_or_else(|| error.to_string());
+        let notes = ConnectionNotes::new(&self.topic, &self.control);
+        let words = |error: KafkaError| match notes.refusal() {
+            Some(RequestError::Insecure(problem)) => problem.to_string(),
+            Some(RequestError::Refused { problem, .. }) => problem,
+            _ => error.to_string(),
+        };
         let consumer = match &self.consumer {
             Some(consumer) => consumer,
             None => {

@@ -1,9 +1,13 @@
 //! Secures connections to Kafka, with the settings that all systems share. The client library uses
 //! OpenSSL for TLS and for SCRAM.
 //!
+//! Of a certificate the library says only that it was refused, by either end. So a handshake of our
+//! own with the same server finds out why, and gives the message of the other systems.
+//!
 //! Secrets and certificates are read when a client is made, so a rotated one is used after a
 //! connection was lost. The library keeps a copy of the password while the client lives.
 
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,9 +21,13 @@ use rdkafka::producer::{NoCustomPartitioner, ProducerContext};
 use super::sasl::{MECHANISMS, Mechanism};
 use super::topic::Topic;
 use crate::connect::SystemSection;
+use crate::connect::error::{RequestError, refusal, transient};
 use crate::connect::wire::BrokerServer;
 use crate::control::Control;
-use crate::security::SecurityError;
+use crate::security::{SecurityError, TlsProblem};
+
+/// The question for the versions of the protocol, in its first form, by a client without a name.
+const VERSIONS: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0xff, 0xff];
 
 /// Reads `sasl`, and reports settings that Kafka does not have.
 pub(super) fn mechanism(settings: &SystemSection<'_, '_>, server: &BrokerServer) -> Option<Mechanism> {
@@ -82,42 +90,111 @@ pub(super) fn secure(
     Ok(())
 }
 
-/// Messages of the client library about its connections.
-#[derive(Clone, Default)]
-pub(super) struct ConnectionNotes(Arc<Mutex<Option<String>>>);
+/// The last message of the client library about a connection, and how to find out what it means.
+#[derive(Clone)]
+pub(super) struct ConnectionNotes {
+    last: Arc<Mutex<Option<String>>>,
+    topic: Topic,
+    control: Control,
+}
 
 impl ConnectionNotes {
-    /// Returns why no connection can be made until a person corrects something, if that was said.
-    pub(super) fn refusal(&self) -> Option<String> {
-        reason(self.0.lock().unwrap_or_else(PoisonError::into_inner).as_deref()?)
+    pub(super) fn new(topic: &Topic, control: &Control) -> Self {
+        ConnectionNotes { last: Arc::default(), topic: topic.clone(), control: control.clone() }
+    }
+
+    /// Whether the last message may be about something that a person must correct.
+    pub(super) fn may_last(&self) -> bool {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).as_deref().and_then(reason).is_some()
+    }
+
+    /// Returns why no connection can be made until a person corrects something, if that is so.
+    pub(super) fn refusal(&self) -> Option<RequestError> {
+        let note = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        match reason(&note)? {
+            Reason::Login(words) => Some(self.refused(words)),
+            Reason::Tls(words) => {
+                let diagnosed = diagnosed(&self.topic.server, &note, &self.control).map(RequestError::from);
+                diagnosed.or_else(|| words.map(|words| self.refused(&words)))
+            }
+        }
+    }
+
+    /// Explains why the library could not make a client, in its words or ours.
+    pub(super) fn unmade(&self, words: &str) -> RequestError {
+        match self.topic.server.tls.as_ref().map(|tls| tls.config()) {
+            Some(Err(error)) => error.into(),
+            _ if words.contains("ssl.") => self.refused(words),
+            _ => transient(words),
+        }
+    }
+
+    /// Returns an error that a retry does not fix.
+    pub(super) fn refused(&self, words: &str) -> RequestError {
+        refusal(self.topic.name(), words)
     }
 }
 
+/// What a message of the library means for a person.
+enum Reason {
+    Login(&'static str),
+    /// Something about a certificate, in words if the library is sure.
+    Tls(Option<String>),
+}
+
 /// Returns what a note of the library means for a person; `None` if another attempt may succeed.
-fn reason(note: &str) -> Option<String> {
+fn reason(note: &str) -> Option<Reason> {
     // A connection that ended too early, which the library blames on what it was doing.
     if note.contains("Local: ") {
         return None;
     }
     if note.contains("mechanism handshake failed") {
-        return Some("the server does not offer this mechanism: choose another one in sasl".into());
+        return Some(Reason::Login("the server does not offer this mechanism: choose another one in sasl"));
     }
     if note.contains("SASL authentication error") || note.contains("Authentication failed") {
-        return Some("the server refuses the user or the password".into());
-    }
-    if !note.contains("certificate") {
-        return None;
+        return Some(Reason::Login("the server refuses the user or the password"));
     }
     // The words of OpenSSL, without its numbers and without advice for users of the library.
-    let problem = note.rsplit("routines::").next().unwrap_or_default();
-    let problem: String = problem.split([':', '(']).next().unwrap_or_default().chars().take(80).collect();
-    Some(format!("TLS failed: {problem}: see tls_roots, and tls_certificate for our own certificate"))
+    let (_, problem) = note.rsplit_once("routines::")?;
+    let problem: String =
+        problem.split([':', '(']).next().unwrap_or_default().trim().chars().take(80).collect();
+    if ["certificate", "unknown ca", "access denied"].iter().any(|sure| problem.contains(sure)) {
+        let words =
+            format!("TLS failed: {problem}: see tls_roots, and tls_certificate for our own certificate");
+        return Some(Reason::Tls(Some(words)));
+    }
+    // Older servers ask for a certificate so.
+    problem.contains("alert").then_some(Reason::Tls(None))
+}
+
+/// Makes a handshake with the server that a note is about, and returns why it fails. `None` if it
+/// succeeds, or if another attempt may succeed.
+fn diagnosed(server: &BrokerServer, note: &str, control: &Control) -> Option<SecurityError> {
+    let (_, address) = note.split_once("ssl://")?;
+    let address = address.split('/').next()?.into();
+    let failed = judged(&BrokerServer { address, ..server.clone() }, control).err()?;
+    let error = failed.downcast::<SecurityError>().ok().filter(SecurityError::is_lasting)?;
+    Some(match error {
+        SecurityError::Peer { peer, problem: TlsProblem::WrongName { names } } => {
+            let words = format!("it is for {names}: name the server so in path and in advertised.listeners");
+            SecurityError::Peer { peer, problem: TlsProblem::Certificate(words) }
+        }
+        error => error,
+    })
+}
+
+/// Connects, and waits until the server has judged our certificate: since TLS 1.3 it says so where
+/// it answers.
+fn judged(server: &BrokerServer, control: &Control) -> io::Result<()> {
+    let mut connection = server.connect(control)?;
+    connection.send(&VERSIONS)?;
+    connection.skip(1)
 }
 
 impl ClientContext for ConnectionNotes {
     fn log(&self, level: RDKafkaLogLevel, fac: &str, message: &str) {
         if (level as i32) <= RDKafkaLogLevel::Error as i32 && fac == "FAIL" {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.into());
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.into());
         }
     }
 
@@ -139,7 +216,10 @@ mod tests {
     #[test]
     fn only_lasting_problems_end_a_run() {
         let check = |note: &str, expected: Option<&str>| {
-            let found = reason(note);
+            let found = reason(note).map(|reason| match reason {
+                Reason::Login(words) => words.into(),
+                Reason::Tls(words) => words.unwrap_or_default(),
+            });
             assert_eq!(found.is_some(), expected.is_some(), "{note}");
             assert!(found.unwrap_or_default().contains(expected.unwrap_or_default()), "{note}");
         };
@@ -156,8 +236,14 @@ mod tests {
         );
         check(
             "h:1: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed: broker certificate could not be verified",
-            Some("TLS failed: certificate verify failed"),
+            Some("TLS failed: certificate verify failed: see"),
         );
+        let refused = |alert| {
+            format!("ssl://h:1/1: Receive failed: error:0A:SSL routines::{alert}: SSL alert number 1")
+        };
+        check(&refused("tlsv13 alert certificate required"), Some("certificate required: see"));
+        check(&refused("tlsv1 alert unknown ca"), Some("unknown ca: see"));
+        check(&refused("sslv3 alert handshake failure"), Some(""));
         check("h:1: SSL handshake failed: error:0A00010B:SSL routines::wrong version number", None);
         check("h:1: Connect to ipv4#127.0.0.1:1 failed: Connection refused", None);
     }

@@ -52,7 +52,7 @@ impl TopicWriter {
             topic: topic.clone(),
             control: control.clone(),
             producer: None,
-            notes: ConnectionNotes::default(),
+            notes: ConnectionNotes::new(topic, control),
         }
     }
 }
@@ -60,9 +60,9 @@ impl TopicWriter {
 impl ServerWriter for TopicWriter {
     fn open(&mut self) -> Result<(EntryId, Option<EpochStamp>), RequestError> {
         self.producer = None;
-        self.notes = ConnectionNotes::default();
+        self.notes = ConnectionNotes::new(&self.topic, &self.control);
         let (topic, notes) = (&self.topic, &self.notes);
-        let refused = |error| trouble(topic, notes, &error);
+        let refused = |error| trouble(notes, &error);
         let producer: BaseProducer<ConnectionNotes> = config(topic, &self.control)?
             .set("transactional.id", format!("hushflow-{}", topic.stream))
             .set("message.max.bytes", LARGEST)
@@ -85,7 +85,7 @@ impl ServerWriter for TopicWriter {
         acknowledge: &mut dyn FnMut(EntryId),
     ) -> Result<(), RequestError> {
         let Some(producer) = &self.producer else { return Err(malformed_answer().into()) };
-        let refused = |error| trouble(&self.topic, &self.notes, &error);
+        let refused = |error| trouble(&self.notes, &error);
         producer.begin_transaction().map_err(refused)?;
         for &(id, line) in lines {
             let (id, key) = (format_id(id), key(line));

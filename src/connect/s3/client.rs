@@ -31,6 +31,9 @@ pub(super) const CHUNK: u64 = 4 << 20;
 /// Maximum number of objects of a folder that are listed.
 const MAX_OBJECTS: usize = 1_000_000;
 
+const KEY_REFUSED: &str = "the store refuses this access key: check user and password_file (or AWS_ACCESS_KEY_ID), what the key may \
+                           do in the bucket, and the clock of this machine";
+
 /// A client of a bucket, which connects when it is first asked.
 pub(super) struct BucketClient {
     bucket: Bucket,
@@ -226,10 +229,7 @@ impl BucketClient {
         match error {
             Failure::NotFound { .. } => ObjectError::Missing,
             Failure::Precondition { .. } | Failure::AlreadyExists { .. } => ObjectError::Changed,
-            Failure::PermissionDenied { .. } | Failure::Unauthenticated { .. } => refused(
-                "the store refuses this access key: check user and password_file (or AWS_ACCESS_KEY_ID), and what the key may do in \
-                 the bucket",
-            ),
+            Failure::PermissionDenied { .. } | Failure::Unauthenticated { .. } => refused(KEY_REFUSED),
             Failure::InvalidPath { .. } | Failure::NotSupported { .. } | Failure::NotImplemented { .. } => {
                 refused(&error.to_string())
             }
@@ -249,6 +249,10 @@ impl BucketClient {
         }
         // The rest is the store's answer in XML.
         let text = text.split_once(": <").map_or(text.as_str(), |(before, _)| before);
+        // The client has no kind of its own for lists that are refused.
+        if ["code: 401", "code: 403"].iter().any(|status| text.contains(status)) {
+            return refusal(self.name.clone(), KEY_REFUSED);
+        }
         let words: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
         transient(words)
     }

@@ -12,18 +12,20 @@ function drawMatrix(state, of) {
   $("matrix-section").hidden = !isShown;
   if (!isShown) return;
   if ($("matrix").rows.length !== names.length + 1) buildMatrix(names);
-  $("matrix-hint").textContent = `Newest epoch. Warm: the columns rise together; cool: one falls as the other rises. ` +
+  const isAnyKnown = pairs(names).some(([i, j]) => isKnown(correlationOf(line, i, j)));
+  $("matrix").hidden = !isAnyKnown;
+  $("matrix-hint").textContent = !isAnyKnown ? "Noise hides the correlations of all pairs in the newest epoch." : `Newest epoch. Warm: the columns rise together; cool: one falls as the other rises. ` +
     "Hatched: the interval contains 0, so noise may be all there is. Arrow keys read the cells, Enter draws the trend of a pair.";
   for (let i = 0; i < names.length; i++) {
     for (let j = 0; j < names.length; j++) {
       const cell = $("matrix").rows[i + 1].cells[j + 1];
-      const { value, interval } = correlationOf(line, i, j);
+      const reading = correlationOf(line, i, j);
+      const { value, interval } = reading;
       const isDominated = i !== j && (!isNumber(value) || interval === null || (interval[0] <= 0 && interval[1] >= 0));
-      const isKnown = isNumber(value) && !(interval?.[0] === -1 && interval[1] === 1);
-      const share = i === j || !isKnown ? 0 : Math.min(Math.abs(value), 1);
+      const share = i === j || !isKnown(reading) ? 0 : Math.min(Math.abs(value), 1);
       cell.style.backgroundColor = `color-mix(in srgb, var(--${value < 0 ? "cool" : "warm"}) ${Math.round(share * 50)}%, var(--page))`;
       cell.classList.toggle("hatched", isDominated);
-      cell.firstChild.textContent = i === j ? "" : isKnown ? signed(value.toFixed(2)) : "–";
+      cell.firstChild.textContent = i === j ? "" : isKnown(reading) ? signed(value.toFixed(2)) : "–";
       cell.dataset.value = value ?? "";
       cell.dataset.covariance = line.covariance?.[i]?.[j] ?? "";
       cell.title = pairInWords(line, i, j);
@@ -35,6 +37,9 @@ function drawMatrix(state, of) {
 }
 
 const correlationOf = (line, i, j) => ({ value: line.correlation?.[i]?.[j] ?? null, interval: line.correlation_interval?.[i]?.[j] ?? null });
+
+/// Whether noise leaves anything of a correlation.
+const isKnown = ({ value, interval }) => isNumber(value) && !(interval?.[0] === -1 && interval[1] === 1);
 
 function pairSeries(i, j) {
   const [one, other] = [Math.min(i, j), Math.max(i, j)].map((at) => about.columns[at].name);

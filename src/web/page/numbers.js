@@ -1,7 +1,7 @@
 // Numbers, intervals and epochs in words.
 
-/// Digits with a minus sign, which is as wide as a plus sign, in place of the hyphen.
-const signed = (digits) => String(digits).replace("-", "−");
+/// Digits with a minus sign, which is as wide as a plus sign, in place of the hyphen. Zero has none.
+const signed = (digits) => String(digits).replace(/^-(?=[0.]+$)/, "").replace("-", "−");
 
 const bound = (value) => (value === null || !Number.isFinite(value) ? "unbounded" : signed(Number(value.toPrecision(4))));
 

@@ -23,7 +23,8 @@ const MOST_COMPONENTS = 3;
 /// Numbers of epochs that can be shown.
 const SPANS = [7, 30, 90, 365];
 
-let shownFor = null;
+/// The key that was last shown, or null for all keys.
+let shownFor;
 
 /// The readings that are on their way.
 let loading = null;
@@ -49,7 +50,7 @@ async function show(isStep = false) {
     excuse = null;
     document.title = `${key !== null && about.by !== null ? `${key}, ` : ""}${about.name} – hushflow`;
     await (key === null ? showOverview(state, of) : showDetail({ ...state, key }, of));
-    if (location.hash === wanted && shownFor !== null && shownFor !== key) {
+    if (location.hash === wanted && shownFor !== undefined && shownFor !== key) {
       (key === null ? $("overview-title") : $("detail-title")).focus({ preventScroll: true });
       if (isStep) scrollTo(0, 0);
     }

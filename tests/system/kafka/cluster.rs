@@ -1,9 +1,8 @@
 //! A cluster of one broker in this process, with a feature of real brokers that it lacks:
-//! transaction markers. And a broker in a process of its own.
+//! transaction markers. And an independent server in a process of its own.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -15,10 +14,20 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::harness::await_until;
+use crate::harness::{Lab, await_until};
 use crate::servers::{free_port, installed};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Kinds of requests, and the versions in which they are made.
+const PRODUCE: [u16; 2] = [0, 3];
+const CREATE_TOPICS: [u16; 2] = [19, 2];
+const CREATE_PARTITIONS: [u16; 2] = [37, 0];
+
+/// No list, a number of milliseconds, and whether a change is only checked.
+const NOTHING: [u8; 4] = [0xff; 4];
+const FIVE_SECONDS: [u8; 4] = 5000_u32.to_be_bytes();
+const FOR_REAL: [u8; 1] = [0];
 
 pub(super) struct Message {
     pub(super) partition: i32,
@@ -36,8 +45,8 @@ pub(crate) struct KafkaCluster {
 enum BrokerProcess {
     /// The test cluster of the client library, in this process.
     Mock(MockCluster<'static, DefaultProducerContext>),
-    /// Tansu, an independent server.
-    Tansu { program: PathBuf, child: Child },
+    /// noida-db, an independent server, and its data.
+    Process { child: Child, _data: Lab },
 }
 
 impl KafkaCluster {
@@ -50,17 +59,17 @@ impl KafkaCluster {
         cluster
     }
 
-    /// Starts Tansu with these topics; `None` if it is not installed.
-    pub(super) fn tansu(topics: &[(&str, i32)]) -> Option<Self> {
-        let program = installed("tansu")?;
-        let address = format!("127.0.0.1:{}", free_port());
-        let mut command = Command::new(&program);
-        let url = format!("tcp://{address}");
-        command.args(["broker", "--listener-url", &url, "--advertised-listener-url", &url]);
-        command.args(["--storage-engine", "memory://tansu/"]).stdout(Stdio::null()).stderr(Stdio::null());
+    /// Starts an independent server with these topics; `None` if it is not installed. It hides
+    /// aborted transactions and refuses writers that another one displaces.
+    pub(super) fn independent(topics: &[(&str, i32)]) -> Option<Self> {
+        let (port, data) = (free_port(), Lab::new());
+        let mut command = Command::new(installed("noida-db")?);
+        command.args(["start", "--only", "kafka", "--kafka-port", &port.to_string(), "--data-dir"]);
+        let command = command.arg(data.path("")).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().expect("a server starts");
+        let address = format!("127.0.0.1:{port}");
         await_until("the server listens", || TcpStream::connect(&address).is_ok());
-        let cluster = KafkaCluster { address, server: BrokerProcess::Tansu { program, child } };
+        let cluster = KafkaCluster { address, server: BrokerProcess::Process { child, _data: data } };
         topics.iter().for_each(|(topic, partitions)| cluster.create(topic, *partitions));
         Some(cluster)
     }
@@ -68,13 +77,40 @@ impl KafkaCluster {
     pub(super) fn create(&self, topic: &str, partitions: i32) {
         match &self.server {
             BrokerProcess::Mock(mock) => mock.create_topic(topic, partitions, 1).expect("a topic"),
-            BrokerProcess::Tansu { program, .. } => {
-                let mut command = Command::new(program);
-                command.args(["topic", "create", topic, "--broker", &format!("tcp://{}", self.address)]);
-                command.args(["--partitions", &partitions.to_string()]).stdout(Stdio::null());
-                assert!(command.status().expect("a command").success());
+            BrokerProcess::Process { .. } => {
+                let (one_copy, no_list) = ([0, 1], [0; 4]);
+                let settings = [&one_copy[..], &no_list, &no_list, &FIVE_SECONDS, &FOR_REAL].concat();
+                self.change(CREATE_TOPICS, topic, partitions, &settings);
             }
         }
+    }
+
+    /// Adds partitions to a topic of an independent server, up to this number.
+    pub(super) fn grow(&self, topic: &str, partitions: i32) {
+        let settings = [&NOTHING[..], &FIVE_SECONDS, &FOR_REAL].concat();
+        self.change(CREATE_PARTITIONS, topic, partitions, &settings);
+    }
+
+    fn change(&self, kind: [u16; 2], topic: &str, partitions: i32, settings: &[u8]) {
+        let one = 1_u32.to_be_bytes();
+        let answer = self.ask(kind, &[&one, &text(topic)[..], &partitions.to_be_bytes(), settings].concat());
+        // After a delay, the number of topics and the name of this one.
+        let error = &answer[4 + 4 + 2 + topic.len()..][..2];
+        assert_eq!(error, [0, 0], "the server refuses a topic");
+    }
+
+    /// Sends a request, and returns the answer without its length and number.
+    fn ask(&self, [kind, version]: [u16; 2], body: &[u8]) -> Vec<u8> {
+        let mut stream = TcpStream::connect(self.address()).expect("the broker listens");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+        let number = 1_u32.to_be_bytes();
+        let head = [&kind.to_be_bytes()[..], &version.to_be_bytes(), &number, &text("test")].concat();
+        stream.write_all(&sized(&[&head, body].concat())).expect("the broker listens");
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).expect("the broker answers");
+        let mut answer = vec![0; u32::from_be_bytes(length) as usize];
+        stream.read_exact(&mut answer).expect("the broker answers");
+        answer.split_off(number.len())
     }
 
     pub(crate) fn address(&self) -> String {
@@ -92,7 +128,7 @@ impl KafkaCluster {
     fn mock(&self) -> &MockCluster<'static, DefaultProducerContext> {
         match &self.server {
             BrokerProcess::Mock(mock) => mock,
-            BrokerProcess::Tansu { .. } => panic!("the server has no such command"),
+            BrokerProcess::Process { .. } => panic!("the server has no such command"),
         }
     }
 
@@ -169,16 +205,10 @@ impl KafkaCluster {
     /// Appends `number` markers of committed transactions to a partition: they take offsets, and no
     /// consumer sees them.
     pub(super) fn mark(&self, (topic, partition): (&str, u32), number: usize) {
-        let mut stream = TcpStream::connect(self.address()).expect("the broker listens");
-        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         for _ in 0..number {
-            stream.write_all(&sized(&produce(topic, partition, &marker()))).expect("the broker listens");
-            let mut length = [0; 4];
-            stream.read_exact(&mut length).expect("the broker answers");
-            let mut answer = vec![0; u32::from_be_bytes(length) as usize];
-            stream.read_exact(&mut answer).expect("the broker answers");
-            // After the number of the request, the topic and the partition.
-            let error = &answer[4 + 4 + 2 + topic.len() + 4 + 4..][..2];
+            let answer = self.ask(PRODUCE, &produced(topic, partition, &marker()));
+            // After the number of topics, the topic and the partition.
+            let error = &answer[4 + 2 + topic.len() + 4 + 4..][..2];
             assert_eq!(error, [0, 0], "the broker refuses a marker");
         }
     }
@@ -186,7 +216,7 @@ impl KafkaCluster {
 
 impl Drop for KafkaCluster {
     fn drop(&mut self) {
-        if let BrokerProcess::Tansu { child, .. } = &mut self.server {
+        if let BrokerProcess::Process { child, .. } = &mut self.server {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -202,17 +232,14 @@ fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u16).to_be_bytes(), text.as_bytes()].concat()
 }
 
-/// A request of kind 0 (produce), version 3, with records for a partition.
-fn produce(topic: &str, partition: u32, records: &[u8]) -> Vec<u8> {
-    let head = [&[0, 0, 0, 3, 0, 0, 0, 1], &text("test")[..]].concat();
-    let no_transaction = [0xff, 0xff];
-    let (acknowledged_by_all, timeout) = ([0xff, 0xff], 5000_u32.to_be_bytes());
+/// A request to append records to a partition.
+fn produced(topic: &str, partition: u32, records: &[u8]) -> Vec<u8> {
+    let (no_transaction, acknowledged_by_all) = ([0xff, 0xff], [0xff, 0xff]);
     let (one, partition) = (1_u32.to_be_bytes(), partition.to_be_bytes());
     [
-        &head[..],
-        &no_transaction,
+        &no_transaction[..],
         &acknowledged_by_all,
-        &timeout,
+        &FIVE_SECONDS,
         &one,
         &text(topic),
         &one,

@@ -154,25 +154,27 @@ fn all_partitions_are_read_once_when_brokers_and_runs_end() {
     assert!((0..).zip(&offsets).all(near), "{offsets:?}");
 }
 
-/// Reads all partitions from an independent server, and writes to several.
+/// Runs that read all partitions of an independent server, and write to several, are killed.
 #[test]
 fn an_independent_server_is_read_and_written() {
-    let Some(cluster) = KafkaCluster::tansu(&[("parts", 3), ("releases", 3)]) else {
-        return skipped("tansu");
+    let Some(cluster) = KafkaCluster::independent(&[("parts", 3), ("releases", 3)]) else {
+        return skipped("noida-db");
     };
     let case = KafkaStream::on(cluster);
     let address = case.cluster.address();
     let sink = format!("[[sinks]]\npath = 'kafka://{address}'\nstream = 'releases'\n");
     let text = std::fs::read_to_string(case.pipeline("parts", "group = 'lag'")).expect("a pipeline");
     let pipeline =
-        case.lab.write("tansu.toml", text + "[[views]]\nname = 'v'\nworkload = 'prefix'\n" + &sink);
-    for first in (0..case.rows.len()).step_by(2000) {
+        case.lab.write("server.toml", text + "[[views]]\nname = 'v'\nworkload = 'prefix'\n" + &sink);
+    let mut random = Random(29);
+    for first in (0..case.rows.len()).step_by(1000) {
         let before = releases(&case.state()).len();
-        let live = case.start(&pipeline);
-        case.spread("parts", first, 2000);
-        await_until("the run goes on", || releases(&case.state()).len() > before + 8);
-        stop(&live);
-        wait(live).succeeded();
+        let mut live = case.start(&pipeline);
+        case.spread("parts", first, 1000);
+        await_until("the run goes on", || releases(&case.state()).len() > before + 2);
+        std::thread::sleep(Duration::from_millis(random.below(200)));
+        live.kill().expect("a child can be killed");
+        wait(live);
     }
     case.until_idle(&pipeline);
     assert!(sums(&case.state()) == case.expected, "the sums are not those of a file");
@@ -183,16 +185,23 @@ fn an_independent_server_is_read_and_written() {
     assert_eq!(lines(&case.cluster, "releases").len(), shown.len());
 }
 
+/// The independent server gets partitions; without it, a front of the test cluster shows more.
 #[test]
 fn new_partitions_are_found_by_a_running_pipeline() {
-    let case = KafkaStream::new();
-    let topics = Front::showing(case.cluster.address(), 1);
-    let pipeline = case.pipeline_at(&topics.address(), "parts", "partition_idle = '1h'");
+    let independent = KafkaCluster::independent(&[("parts", 1)]);
+    let is_independent = independent.is_some();
+    let case = independent.map_or_else(KafkaStream::new, KafkaStream::on);
+    let front = (!is_independent).then(|| Front::showing(case.cluster.address(), 1));
+    let address = front.as_ref().map_or_else(|| case.cluster.address(), Front::address);
+    let pipeline = case.pipeline_at(&address, "parts", "partition_idle = '1h'");
     let live = case.start(&pipeline);
     // Rows of the first epochs are in the only partition.
     case.publish(("parts", 0), 0, 1000);
     await_until("the run goes on", || releases(&case.state()).len() >= 3);
-    topics.show(3);
+    match &front {
+        Some(front) => front.show(3),
+        None => case.cluster.grow("parts", 3),
+    }
     std::thread::sleep(Duration::from_secs(9));
     case.spread("parts", 1000, 2000);
     await_until("the run goes on", || releases(&case.state()).len() >= 15);

@@ -3,43 +3,38 @@
 //! for one user.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use sha2::{Digest, Sha256, Sha512};
 
 use super::KafkaStream;
 use super::front::{Accept, Front};
-use crate::harness::{Ended, finish, run, sums};
-use crate::servers::installed;
+use crate::harness::{Ended, Lab, finish, run, sums};
+use crate::tls::certificates;
 
 fn plain() -> Accept {
     Box::new(|stream| Ok(Box::new(stream)))
 }
 
-/// Makes the key and the certificate of a server at this address, which is its own root.
-fn certificate(directory: &Path, name: &str) -> Option<()> {
-    let mut command = Command::new(installed("openssl")?);
-    command.current_dir(directory).args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "9"]);
-    command.args(["-keyout", &format!("{name}.key"), "-out", &format!("{name}.pem"), "-subj", "/CN=test"]);
-    command.args(["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]);
-    command.output().ok().filter(|made| made.status.success()).map(|_| ())
-}
-
-fn encrypted(directory: &Path, name: &str) -> Accept {
-    let file = |end| directory.join(format!("{name}.{end}"));
-    let certificate = CertificateDer::from_pem_file(file("pem")).expect("a certificate");
-    let key = PrivateKeyDer::from_pem_file(file("key")).expect("a key");
+/// Presents a certificate of this name, and demands one of the client.
+fn encrypted(lab: &Lab, name: &str) -> Accept {
+    let file = |name: &str| lab.path(name);
+    let certificate = |name: &str| CertificateDer::from_pem_file(file(name)).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_file(file(&format!("{name}.key"))).expect("a key");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate("ca.pem")).expect("a root");
+    let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
     let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.expect("versions").with_no_client_auth();
-    let config = Arc::new(config.with_single_cert(vec![certificate], key).expect("they fit together"));
+    let config = config.expect("versions").with_client_cert_verifier(clients.build().expect("a verifier"));
+    let config = config.with_single_cert(vec![certificate(&format!("{name}.pem"))], key);
+    let config = Arc::new(config.expect("they fit together"));
     Box::new(move |stream| {
         let connection = ServerConnection::new(Arc::clone(&config)).expect("a connection");
         Ok(Box::new(StreamOwned::new(connection, stream)))
@@ -71,23 +66,39 @@ fn users_prove_their_passwords() {
     }
 }
 
+/// The messages are those of the other systems.
 #[test]
-fn connections_are_encrypted_and_servers_checked() {
+fn connections_are_encrypted_and_certificates_checked() {
     let case = KafkaStream::new();
     case.spread("parts", 0, case.rows.len());
-    let directory = case.lab.path("");
-    if certificate(&directory, "server").and(certificate(&directory, "other")).is_none() {
-        return super::skipped("openssl");
-    }
+    certificates(&case.lab);
     fs::write(case.lab.path("password"), format!("{PASSWORD}\n")).expect("a file");
-    let accept = encrypted(&directory, "server");
-    let front = Front::of_users(case.cluster.address(), Users::Plain, accept);
+    let front = |name| Front::of_users(case.cluster.address(), Users::Plain, encrypted(&case.lab, name));
     let more = format!("user = '{USER}'\npassword_file = 'password'\nsasl = 'plain'\ntls = true\n");
-    let with = |roots: &str| format!("{more}tls_roots = '{roots}.pem'");
-    read(&case, &front, &with("other"), "").failed(1, &["kafka://", "TLS failed", "certificate"]);
-    // The certificates of the machine.
-    read(&case, &front, &more, "").failed(1, &["TLS failed", "certificate"]);
-    read(&case, &front, &with("server"), "").succeeded();
+    let roots = format!("{more}tls_roots = 'ca.pem'\n");
+    let with = |name: &str| format!("{roots}tls_certificate = '{name}.pem'\ntls_key = '{name}.key'");
+    let client = with("client");
+    let server = front("server");
+    for (front, more, part) in [
+        (&front("expired"), &client, "has expired or is not valid yet"),
+        (&front("elsewhere"), &client, "it is for elsewhere.example: name the server so in path"),
+        (&server, &client.replace("ca.pem", "stranger.pem"), "not signed by a trusted root"),
+        // The roots of the machine.
+        (&server, &more, "not signed by a trusted root: name the root with tls_roots"),
+        (&server, &roots, "requires a client certificate: set tls_certificate and tls_key"),
+        (&server, &with("strange"), "does not trust the root that signed it"),
+        (&server, &client.replace("client.key", "server.key"), "don't fit together"),
+        (
+            &server,
+            &client.replace("client.pem", "nowhere.pem"),
+            "nowhere.pem of tls_certificate can't be read",
+        ),
+    ] {
+        let ended = read(&case, front, more, "");
+        assert!(!ended.err.contains(PASSWORD), "{}", ended.err);
+        ended.failed(1, &["kafka://", part, "nothing was published or spent"]);
+    }
+    read(&case, &server, &client, "").succeeded();
     assert!(sums(&case.state()) == case.expected, "the sums are not those of a file");
 }
 

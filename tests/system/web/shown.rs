@@ -124,6 +124,9 @@ fn the_focus_stays_with_a_reader_without_a_mouse() {
     assert_eq!(browser.evaluate("$('unzoom').ariaDisabled"), json!("true"));
     press(&mut browser, "$('crumbs').querySelector('[rel=next]')", "detail-title");
     press(&mut browser, "$('crumbs').querySelector('a')", "overview-title");
+    browser.evaluate("scrollTo(0, 400); 1");
+    press(&mut browser, "$('cards').querySelector('a')", "detail-title");
+    assert_eq!(browser.evaluate("scrollY"), 0);
     for name in ["k0", "k1", "k2", "k4", "k5"] {
         browser.evaluate("location.hash.includes('key=k3') || (location.hash = '#key=k3'); 1");
         browser.await_true(&format!("{ENDED} && $('detail-title').textContent === 'k3'"));
