@@ -19,6 +19,7 @@ use crate::{
             self, Buffered, BufferedParameters, Buffers, MAX_VARIABLE_STEPS, VariableBuffer,
             rows::WorkloadSums,
         },
+        kind::SHORT,
     },
     workload::Workload,
 };
@@ -32,7 +33,9 @@ pub(in crate::strategy) static VARIABLE_BLT: Kind = Kind {
         if takes_part_repeatedly(purpose) {
             return compared_periodic(kind, purpose, 4);
         }
-        check_purpose(purpose)?;
+        if WorkloadSums::new(&purpose.workload).is_none() {
+            return Err("for workloads with exponential memory");
+        }
         Ok([2, 3, 4, 5].map(|buffers| kind.numbered(buffers).up_to(QUICK_STEPS)).into())
     },
     fit: Fit::Parameters {
@@ -56,17 +59,11 @@ pub(in crate::strategy) static VARIABLE_BLT: Kind = Kind {
 /// one for the gains whenever the strategy is built.
 const QUICK_STEPS: u64 = 1 << 17;
 
-fn check_purpose(purpose: &Purpose) -> Result<(), &'static str> {
-    match WorkloadSums::new(&purpose.workload) {
-        Some(_) if takes_part_repeatedly(purpose) => Err("it takes longer to fit for several participations"),
-        Some(_) => Ok(()),
-        None => Err("for workloads with exponential memory"),
-    }
-}
-
-/// Whether they are made for this purpose, and quick to fit.
+/// Whether they are made for this purpose, and quick to fit: in a few seconds for several
+/// participations.
 pub(in crate::strategy) fn variable_buffers_fit(purpose: &Purpose) -> bool {
-    purpose.horizon <= QUICK_STEPS && check_purpose(purpose).is_ok()
+    let limit = if takes_part_repeatedly(purpose) { SHORT } else { QUICK_STEPS };
+    purpose.horizon <= limit && WorkloadSums::new(&purpose.workload).is_some()
 }
 
 /// Coefficients of a curve.
