@@ -447,8 +447,8 @@ mod tests {
         check("average", 1 << 17, "1", "variable-blt:4");
         check("average", 1 + (1 << 17), "1", "power-law:2");
         check("adam:0.9", 100, "2x10+", "variable-blt:4");
-        check("adam:0.9", 1000, "2x10+", "blt:5");
-        check("average", 1000, "2x10+", "blt:5");
+        check("adam:0.9", 2000, "2x10+", "blt:5");
+        check("average", 2000, "2x10+", "blt:5");
         check("window:7", 100, "1", "variable-banded:22");
         check("window-mean:7", 100, "1", "variable-banded:22");
         check("window:7", 100, "5x30+", "variable-banded:22");

@@ -8,7 +8,7 @@
 use super::{
     BufferedFit, FitError, MAX_BUFFERS, TOLERANCE, check_buffers, check_horizon,
     descent::Descent,
-    periodic::{compared_periodic, fit_periodic, takes_part_repeatedly},
+    periodic::{self, compared_periodic, fit_periodic, takes_part_repeatedly},
     variable_loss::VariableLoss,
 };
 use crate::{
@@ -19,7 +19,6 @@ use crate::{
             self, Buffered, BufferedParameters, Buffers, MAX_VARIABLE_STEPS, VariableBuffer,
             rows::WorkloadSums,
         },
-        kind::SHORT,
     },
     workload::Workload,
 };
@@ -62,7 +61,7 @@ const QUICK_STEPS: u64 = 1 << 17;
 /// Whether they are made for this purpose, and quick to fit: in a few seconds for several
 /// participations.
 pub(in crate::strategy) fn variable_buffers_fit(purpose: &Purpose) -> bool {
-    let limit = if takes_part_repeatedly(purpose) { SHORT } else { QUICK_STEPS };
+    let limit = if takes_part_repeatedly(purpose) { periodic::QUICK_STEPS } else { QUICK_STEPS };
     purpose.horizon <= limit && WorkloadSums::new(&purpose.workload).is_some()
 }
 
