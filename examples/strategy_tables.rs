@@ -98,7 +98,7 @@ const TABLE_6: [(&str, &str, Corners, &str); 6] = [
 ];
 
 /// Workload, horizon and participation of the columns of the first table.
-const PURPOSES: [(&str, u64, &str); 9] = [
+const PURPOSES: [(&str, u64, &str); 10] = [
     ("prefix", 512, "1"),
     ("prefix", 100_000, "1"),
     ("average", 512, "1"),
@@ -107,8 +107,12 @@ const PURPOSES: [(&str, u64, &str); 9] = [
     ("window:10", 512, "1"),
     ("window-mean:10", 512, "1"),
     ("prefix", 512, "4x128"),
+    ("prefix", 512, "4x128+"),
     ("prefix", STEPS, PARTICIPATION),
 ];
+
+/// Strategies that are computed even where they take minutes.
+const LONG: [&str; 3] = ["optimal", "variable-blt:4", "comb-blt:3"];
 
 /// Number of coordinates, and longest horizon, for which encoding is measured.
 const COORDINATES: usize = 256;
@@ -152,8 +156,10 @@ fn losses(quick: bool) -> Fallible<()> {
             Purpose { participation: participation.parse()?, ..Purpose::new(workload.parse()?, horizon) };
         let Comparison { strategies: mut names, omissions } = compare(&purpose, false);
         let long = |reason: &OmissionReason| matches!(reason, OmissionReason::Time { .. });
-        if !quick && omissions.iter().any(|left| left.strategy == "optimal" && long(&left.reason)) {
-            names.push("optimal".parse()?);
+        for left in omissions.iter().filter(|left| !quick && long(&left.reason)) {
+            if LONG.contains(&left.strategy.as_str()) {
+                names.push(left.strategy.parse()?);
+            }
         }
         let mut found = Vec::new();
         let mut bound: Option<f64> = None;

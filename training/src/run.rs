@@ -366,6 +366,7 @@ mod tests {
             (Sampling::Poisson, ZeroOut, "identity"),
             (Sampling::Poisson, ReplaceOneInPlace, "banded-square-root:2"),
             (Sampling::BallsInBins, ZeroOut, "banded-square-root:2"),
+            (Sampling::BallsInBins, ReplaceOneInPlace, "identity"),
         ] {
             let one = sampled(sampling, neighbours, name, 1);
             assert!(one == sampled(sampling, neighbours, name, 2), "{sampling} {name}");
@@ -438,7 +439,7 @@ mod tests {
         let fitted = BufferedParameters { horizon: Some(40), buffers };
         let buffered = Strategies::shared(Arc::new(Buffered::new("blt:1".parse().unwrap(), fitted).unwrap()));
         let [poisson, balls] = [Sampling::Poisson, Sampling::BallsInBins];
-        let [blanked, replaced] = [Neighbours::ZeroOut, Neighbours::ReplaceOneInPlace];
+        let blanked = Neighbours::ZeroOut;
         refuse_strategy(
             poisson,
             blanked,
@@ -457,6 +458,5 @@ mod tests {
             strategies("banded-square-root:3"),
             "balls-in-bins needs a multiple of 3",
         );
-        refuse_strategy(balls, replaced, strategies("identity"), "balls-in-bins does not protect");
     }
 }

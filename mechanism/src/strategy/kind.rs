@@ -202,10 +202,15 @@ impl Purpose {
         Self { horizon: self.horizon.div_ceil(self.stamps.max(1)), stamps: 1, ..self.clone() }
     }
 
+    /// Returns the least number of steps between participations; `None` for a single one.
+    pub(super) fn gap(&self) -> Option<u64> {
+        let schedule = self.participation.on(self.horizon as usize);
+        (schedule.count() > 1).then_some(schedule.gap() as u64)
+    }
+
     /// Returns the largest number of bands for which the columns of one entity do not overlap.
     pub(super) fn bands_apart(&self) -> u32 {
-        let schedule = self.participation.on(self.horizon as usize);
-        if schedule.count() > 1 { schedule.gap().min(1 << 12) as u32 } else { COMPARED_BANDS }
+        self.gap().map_or(COMPARED_BANDS, |gap| gap.min(1 << 12) as u32)
     }
 
     /// For [`compared`](Kind::compared): strategies of a Toeplitz part.
@@ -365,7 +370,8 @@ pub fn default_strategy(purpose: &Purpose) -> StrategyName {
     match &purpose.workload {
         // Buffers forget gradually, so they don't fit a window, which forgets at once.
         Workload::Window(length) | Workload::WindowMean(length) => {
-            dense::bands_for_window(purpose).unwrap_or_else(|_| toeplitz::banded_for_window(length.get()))
+            let shorter = |_| toeplitz::banded_for_window(length.get(), purpose);
+            dense::bands_for_window(purpose).unwrap_or_else(shorter)
         }
         Workload::Matrix(_) => match purpose.horizon {
             // Longer ones take minutes to find.
@@ -373,7 +379,8 @@ pub fn default_strategy(purpose: &Purpose) -> StrategyName {
             _ => toeplitz::IDENTITY.name(),
         },
         _ if buffered::variable_buffers_fit(purpose) => buffered::VARIABLE_BLT.numbered(4),
-        Workload::Average => buffered::POWER_LAW.numbered(2),
+        // Its columns overlap over the whole stream.
+        Workload::Average if purpose.gap().is_none() => buffered::POWER_LAW.numbered(2),
         _ => buffered::BLT.numbered(5),
     }
 }
@@ -439,8 +446,14 @@ mod tests {
         check("prefix", 1, "1", "variable-blt:4");
         check("average", 1 << 17, "1", "variable-blt:4");
         check("average", 1 + (1 << 17), "1", "power-law:2");
-        check("adam:0.9", 100, "2x10+", "blt:5");
+        check("adam:0.9", 100, "2x10+", "variable-blt:4");
+        check("adam:0.9", 2000, "2x10+", "blt:5");
+        check("average", 2000, "2x10+", "blt:5");
         check("window:7", 100, "1", "variable-banded:22");
         check("window-mean:7", 100, "1", "variable-banded:22");
+        check("window:7", 100, "5x30+", "variable-banded:22");
+        check("window:7", 100, "5x10+", "variable-banded:10");
+        check("window:7", 5000, "5x10+", "banded-square-root:10");
+        check("window:7", 5000, "5x100", "banded-square-root:28");
     }
 }

@@ -64,8 +64,8 @@
 //! −μ²: Σ remains a covariance. There u_i = −v_i, of norm μ. Replace the bins from the last to the
 //! first: each replacement leaves a convex function of the earlier sum. ∎
 //!
-//! This divergence needs the joint law of two sums, for which there is no deterministic computation
-//! here. So balls in bins are refused for records replaced in place.
+//! For every ε the divergence is an expectation over a sum of independent numbers, W_i − e^ε V_i.
+//! `replaced_allocation` bounds it from above.
 //!
 //! # Neighbours
 //! [`ZeroOut`](Neighbours::ZeroOut): the record is drawn like any other, and its contribution is
@@ -107,14 +107,12 @@ pub enum RandomParticipation {
 #[non_exhaustive]
 pub enum AmplificationError {
     /// Neighbours that the sampling does not protect.
-    #[error("{scheme} does not protect neighbours {neighbours}: choose {expected}")]
+    #[error("{scheme} does not protect neighbours {neighbours}: choose zero-out or replace-one-in-place")]
     Neighbours {
         /// The sampling scheme.
         scheme: &'static str,
         /// The neighbours.
         neighbours: Neighbours,
-        /// The neighbours that the scheme supports.
-        expected: &'static str,
     },
     /// No noise gives the guarantee.
     #[error(transparent)]
@@ -159,13 +157,15 @@ impl RandomParticipation {
             (Self::Allocation { bins, rounds }, Neighbours::ZeroOut) => {
                 (DominatingPair::randomly_allocated_gaussian(noise_multiplier, bins)?, rounds)
             }
-            (Self::Poisson { .. }, Neighbours::ReplaceOne) => {
-                let expected = "zero-out or replace-one-in-place";
-                return Err(AmplificationError::Neighbours { scheme: "poisson", neighbours, expected });
+            (Self::Allocation { bins, rounds }, Neighbours::ReplaceOneInPlace) => {
+                (DominatingPair::randomly_allocated_replacement(noise_multiplier, bins)?, rounds)
             }
-            (Self::Allocation { .. }, _) => {
-                let expected = "zero-out, or poisson sampling for replace-one-in-place";
-                return Err(AmplificationError::Neighbours { scheme: "balls-in-bins", neighbours, expected });
+            (_, Neighbours::ReplaceOne) => {
+                let scheme = match self {
+                    Self::Poisson { .. } => "poisson",
+                    Self::Allocation { .. } => "balls-in-bins",
+                };
+                return Err(AmplificationError::Neighbours { scheme, neighbours });
             }
         };
         Ok(Composition::default().compose(pair, count).either_direction())

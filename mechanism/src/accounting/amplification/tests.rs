@@ -150,6 +150,7 @@ fn the_audited_divergence_reaches_and_never_exceeds_the_claim() {
         (poisson, less, ZeroOut, 0.8, 0.5),
         (poisson, less, ReplaceOneInPlace, 1.5, 0.5),
         (allocation, more_bins, ZeroOut, 0.8, 0.3),
+        (allocation, more_bins, ReplaceOneInPlace, 1.5, 0.3),
     ] {
         for is_adaptive in [false, true] {
             let column = if is_adaptive { vec![0.8, 0.6] } else { vec![1.0] };
@@ -168,29 +169,27 @@ fn the_audited_divergence_reaches_and_never_exceeds_the_claim() {
 
 #[test]
 fn replacing_a_record_costs_more_than_zeroing_it_out() {
-    let participation = RandomParticipation::Poisson { rate: 0.02, steps: 250 };
-    let epsilon = |neighbours, noise: f64| {
-        let composition = participation.composition(neighbours, sigma(noise)).unwrap();
-        composition.epsilon(del(1e-6)).unwrap().high
-    };
-    let [zeroed, replaced] =
-        [Neighbours::ZeroOut, Neighbours::ReplaceOneInPlace].map(|neighbours| epsilon(neighbours, 2.0));
-    let halved = epsilon(Neighbours::ZeroOut, 1.0);
-    assert!(zeroed < replaced && replaced < halved * 1.05, "{zeroed} {replaced} {halved}");
+    let poisson = RandomParticipation::Poisson { rate: 0.02, steps: 250 };
+    let allocation = RandomParticipation::Allocation { bins: 50, rounds: 5 };
+    for participation in [poisson, allocation] {
+        let epsilon = |neighbours, noise: f64| {
+            let composition = participation.composition(neighbours, sigma(noise)).unwrap();
+            composition.epsilon(del(1e-6)).unwrap().high
+        };
+        let [zeroed, replaced] =
+            [Neighbours::ZeroOut, Neighbours::ReplaceOneInPlace].map(|neighbours| epsilon(neighbours, 2.0));
+        let halved = epsilon(Neighbours::ZeroOut, 1.0);
+        assert!(zeroed < replaced && replaced < halved * 1.05, "{zeroed} {replaced} {halved}");
+    }
 }
 
 #[test]
 fn other_neighbours_are_refused() {
-    const OTHERS: &str = "zero-out, or poisson sampling for replace-one-in-place";
     let poisson = RandomParticipation::Poisson { rate: 0.1, steps: 3 };
     let allocation = RandomParticipation::Allocation { bins: 3, rounds: 1 };
-    for (participation, neighbours, expected) in [
-        (poisson, Neighbours::ReplaceOne, "zero-out or replace-one-in-place"),
-        (allocation, Neighbours::ReplaceOne, OTHERS),
-        (allocation, Neighbours::ReplaceOneInPlace, OTHERS),
-    ] {
-        let error = participation.composition(neighbours, sigma(1.0)).unwrap_err().to_string();
-        assert!(error.ends_with(&format!("choose {expected}")), "{error}");
+    for (participation, scheme) in [(poisson, "poisson"), (allocation, "balls-in-bins")] {
+        let error = participation.composition(Neighbours::ReplaceOne, sigma(1.0)).unwrap_err().to_string();
+        assert!(error.starts_with(scheme) && error.ends_with("zero-out or replace-one-in-place"), "{error}");
     }
     let no_bins = RandomParticipation::Allocation { bins: 0, rounds: 1 };
     assert!(no_bins.composition(Neighbours::ZeroOut, sigma(1.0)).is_err());

@@ -60,16 +60,16 @@ const OFF_GRID: f64 = 1e-24;
 const DEVIATIONS: f64 = 11.0;
 
 /// Exceeds the relative error of a mass, divided by the number of bins.
-const ROUNDING: f64 = 4e-12;
+pub(super) const ROUNDING: f64 = 4e-12;
 
 /// Exceeds the relative error of a sum of masses.
-const SUM_ROUNDING: f64 = 4e-12;
+pub(super) const SUM_ROUNDING: f64 = 4e-12;
 
 /// Largest number of bins.
 pub(super) const MAX_BINS: u64 = 1 << 20;
 
 /// Nodes and weights of the four-point Gauss–Legendre rule on [0, 1].
-const RULE: [(f64, f64); 4] = [
+pub(super) const RULE: [(f64, f64); 4] = [
     (0.069_431_844_202_973_71, 0.173_927_422_568_726_93),
     (0.330_009_478_207_571_87, 0.326_072_577_431_273_07),
     (0.669_990_521_792_428_1, 0.326_072_577_431_273_07),

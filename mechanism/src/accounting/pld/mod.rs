@@ -36,6 +36,7 @@ mod allocation;
 mod distribution;
 mod mixture;
 mod pair;
+mod replaced_allocation;
 mod sum;
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,8 @@
 //!   ([`amplification`](crate::accounting::amplification), Theorem 2).
 //! - **One of b normal distributions at distance μ, at random, and N(0, I_b), and reversed**:
 //!   random allocation to b bins, for neighbours with and without one record (`allocation`).
+//! - **One of b normal distributions at distance μ, at random, and one at distance −μ**: the same
+//!   for a record that is replaced (`replaced_allocation`).
 //! - **A mixture of N(μ_i, 1), N(0, 1), and reversed**: the mechanisms for which the caller proves
 //!   that this pair dominates them.
 //! - **Randomised response with ε**: every ε-private mechanism is a function of its output
@@ -29,6 +31,7 @@
 use super::GaussianMixture;
 use super::allocation::RandomAllocation;
 use super::mixture::{MAX_SHIFT, upper};
+use super::replaced_allocation::ReplacedAllocation;
 use crate::accounting::{AccountingError, Epsilon, NoiseMultiplier, least};
 use std::sync::Arc;
 
@@ -73,6 +76,7 @@ enum PairForm {
     Logistic(f64),
     Replacement(SampledReplacement),
     Allocation(Arc<RandomAllocation>),
+    ReplacedAllocation(Arc<ReplacedAllocation>),
 }
 
 impl DominatingPair {
@@ -128,6 +132,20 @@ impl DominatingPair {
         Ok(Self { kind: PairForm::Allocation(Arc::new(pair)), reversed: false })
     }
 
+    /// Returns the pair of the Gaussian mechanism for a record in one bin at random that has one
+    /// value or another. `noise_multiplier` is for the norm of one value.
+    ///
+    /// # Errors
+    /// [`AccountingError::Bins`] for no bins or more than 2²⁰, [`AccountingError::PrivacyLoss`] for
+    /// noise multipliers below 1/11 or above 10⁶.
+    pub fn randomly_allocated_replacement(
+        noise_multiplier: NoiseMultiplier,
+        bins: u64,
+    ) -> Result<Self, AccountingError> {
+        let pair = ReplacedAllocation::new(noise_multiplier, bins)?;
+        Ok(Self { kind: PairForm::ReplacedAllocation(Arc::new(pair)), reversed: false })
+    }
+
     /// Returns the pair of a mixture, P, and the normal distribution at zero, Q.
     pub fn mixture(mixture: GaussianMixture) -> Self {
         Self { kind: PairForm::Mixture(mixture), reversed: false }
@@ -178,6 +196,7 @@ impl DominatingPair {
             PairForm::Replacement(pair) => pair.tail(loss),
             PairForm::Allocation(pair) if self.reversed => pair.reversed_tail(loss),
             PairForm::Allocation(pair) => pair.tail(loss),
+            PairForm::ReplacedAllocation(pair) => pair.tail(loss),
             PairForm::RandomizedResponse(epsilon)
             | PairForm::Laplace(epsilon)
             | PairForm::Logistic(epsilon)
@@ -218,6 +237,9 @@ impl DominatingPair {
     pub(super) fn range(&self) -> (f64, f64) {
         if let PairForm::Allocation(pair) = &self.kind {
             return if self.reversed { pair.reversed_range() } else { pair.range() };
+        }
+        if let PairForm::ReplacedAllocation(pair) = &self.kind {
+            return pair.range();
         }
         let below = least(0.0, MAX_LOSS, |loss| self.tail(-loss).p >= 1.0 - LOWER_TAIL);
         (-below, least(0.0, MAX_LOSS, |loss| self.tail(loss).p <= TAIL))

@@ -32,10 +32,10 @@ use crate::series::fourier::RealTransform;
 use nalgebra::Complex;
 
 /// Bound of the relative error of a transform for each binary digit of its length: 64u.
-const TRANSFORM: f64 = 32.0 * f64::EPSILON;
+pub(super) const TRANSFORM: f64 = 32.0 * f64::EPSILON;
 
 /// Bound of the relative error of a complex product.
-const PRODUCT: f64 = 1.5 * f64::EPSILON;
+pub(super) const PRODUCT: f64 = 1.5 * f64::EPSILON;
 
 /// Largest number of values of a transform.
 const MAX_LENGTH: usize = 1 << 22;
@@ -287,12 +287,12 @@ fn outside(parts: &[Part], tilt: f64, found: Cumulants, (low, high): (f64, f64))
     (least(high, 1.0) + least(low, -1.0)).min(1.0)
 }
 
-fn norm(values: &[f64]) -> f64 {
+pub(super) fn norm(values: &[f64]) -> f64 {
     values.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
 /// Returns z^count by repeated squaring: fewer than 2·count roundings count.
-fn power(mut base: Complex<f64>, mut count: u64) -> Complex<f64> {
+pub(super) fn power(mut base: Complex<f64>, mut count: u64) -> Complex<f64> {
     let mut result = Complex::from(1.0);
     while count > 0 {
         if count & 1 == 1 {

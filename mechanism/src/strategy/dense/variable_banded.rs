@@ -1,4 +1,8 @@
-//! Fits the scales of bands that vary near both ends of the stream, for single participation.
+//! Fits the scales of bands that vary near both ends of the stream.
+//!
+//! All columns have norm 1. With no more bands than steps between participations they are
+//! orthogonal within every pattern, so the sensitivity to k participations is √k, also for larger
+//! gaps. The fit for a single participation is then the one for several.
 //!
 //! The coefficients are those of the square root of the workload, damped: `m_d ∝ r_d e^(−λ d)`. Far
 //! from both ends, the best λ brings the loss within 10⁻⁴ of that of the best Toeplitz C with as
@@ -13,10 +17,9 @@ use super::banded::{BandedObjective, descend};
 use super::root::refusal;
 use crate::{
     optimize::{OnProgress, OptimizerProgress},
-    participation::Participation,
     strategy::{
-        Factorization, Fit, Kind, Objective, OptimisedStrategy, Purpose, StrategyError, StrategyName,
-        StrategyParameters,
+        Factorization, Fit, Kind, MAX_DENSE_HORIZON, Objective, OptimisedStrategy, Purpose, StrategyError,
+        StrategyName, StrategyParameters,
         toeplitz::{
             self, MAX_LOGARITHM, MAX_REACH, MAX_SCALED_BANDS, MAX_SCALED_HORIZON, Toeplitz, VariableBands,
             check_root, workload_root,
@@ -32,7 +35,15 @@ use std::num::NonZeroU64;
 pub(in crate::strategy) static VARIABLE_BANDED: Kind = Kind {
     number: Some(("bands", MAX_SCALED_BANDS)),
     horizon: MAX_SCALED_HORIZON,
-    compared: |_, purpose| Ok(vec![bands_for_window(purpose)?.always()]),
+    compared: |kind, purpose| {
+        if purpose.gap().is_none() || is_window(&purpose.workload) {
+            return Ok(vec![bands_for_window(purpose)?.always()]);
+        }
+        if purpose.horizon > MAX_OTHER_STEPS {
+            return Err("beyond 512 epochs it is for windows");
+        }
+        purpose.if_toeplitz([kind.numbered(purpose.bands_apart()).always()])
+    },
     fit: Fit::Parameters {
         search: |name, purpose, progress| {
             let bands = fit(name, purpose, progress)?;
@@ -46,7 +57,8 @@ pub(in crate::strategy) static VARIABLE_BANDED: Kind = Kind {
     ..Kind::new("variable-banded", "b bands that vary near both ends, fitted: for windows, near the best C")
 };
 
-/// Returns enough bands for a window: three for each of its epochs, and one more.
+/// Returns enough bands for a window: three for each of its epochs, and one more, but no more than
+/// the columns of one entity can have without overlaps.
 ///
 /// # Errors
 /// The reason why there are none for the purpose.
@@ -55,8 +67,12 @@ pub(in crate::strategy) fn bands_for_window(purpose: &Purpose) -> Result<Strateg
         return Err("for windows");
     };
     let bands = length.get().min(purpose.horizon).saturating_mul(3).saturating_add(1);
-    match u32::try_from(bands) {
-        _ if purpose.participation != Participation::Single => Err("it is fitted for single participation"),
+    let gap = purpose.gap();
+    match u32::try_from(bands.min(gap.unwrap_or(u64::MAX))) {
+        // Its sensitivity is that of a matrix.
+        _ if gap.is_some() && purpose.horizon > MAX_DENSE_HORIZON => {
+            Err("for several participations, at most 4096 epochs")
+        }
         _ if purpose.horizon > MAX_SCALED_HORIZON => Err("for at most 2^24 epochs"),
         Ok(bands) if bands <= MAX_SCALED_BANDS => Ok(VARIABLE_BANDED.numbered(bands)),
         _ => Err("the window needs more than 1024 bands"),
@@ -275,6 +291,11 @@ impl ShortLoss {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        optimize::loss_bound,
+        participation::Participation,
+        sensitivity::{ClaimKind, participation_sensitivity},
+    };
     use std::ops::ControlFlow;
 
     fn fitted(workload: &str, horizon: u64, bands: u32, objective: Objective) -> (VariableBands, f64) {
@@ -349,6 +370,34 @@ mod tests {
                 let difference = (at(1e-5) - at(-1e-5)) / 2e-5;
                 assert!((difference - slope).abs() < 1e-6, "{workload}, {position}: {difference} {slope}");
             }
+        }
+    }
+
+    /// Bands that end before the next participation: their columns are orthogonal within patterns.
+    #[test]
+    fn bands_within_the_gap_come_near_the_optimum_of_several_participations() {
+        for (workload, steps, participation, most) in [
+            ("window:10", 200, "5x10+", 1.03),
+            ("window:10", 200, "5x20", 1.01),
+            ("window:7", 100, "10x7+", 1.06),
+            ("prefix", 64, "4x16+", 1.11),
+        ] {
+            let participation: Participation = participation.parse().unwrap();
+            let purpose = Purpose { participation, ..Purpose::new(workload.parse().unwrap(), steps) };
+            let compared = crate::strategy::compare(&purpose, false).strategies;
+            let name =
+                compared.into_iter().find(|name| name.to_string().starts_with("variable-banded")).unwrap();
+            let bands = fit(&name, &purpose, &mut |_: &_| ControlFlow::Continue(())).unwrap();
+            let matrix = Toeplitz::scaled_bands(name.clone(), &bands).unwrap().matrix(steps).unwrap();
+            let claim = participation_sensitivity(&matrix, participation, 2).unwrap();
+            let count = participation.on(steps as usize).count() as f64;
+            assert!(
+                claim.kind == ClaimKind::Exact && (claim.squared / count - 1.0).abs() < 1e-6,
+                "{claim:?}"
+            );
+            let loss = claim.squared * value(&name, &purpose, &bands).unwrap().powi(2) * steps as f64;
+            let ratio = loss / loss_bound(&purpose.workload, steps, participation).unwrap();
+            assert!((1.0..most).contains(&ratio), "{workload}, {participation}: {ratio}");
         }
     }
 

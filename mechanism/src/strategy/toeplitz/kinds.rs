@@ -3,8 +3,8 @@
 use super::{Toeplitz, inverse::BandedInverse, root};
 use crate::{
     strategy::{
-        COEFFICIENT_BITS, Kind, MAX_HISTORY_HORIZON, MAX_HORIZON, Specification, Strategy, StrategyError,
-        StrategyName, StrategyParameters, kind::FULL_HISTORY,
+        COEFFICIENT_BITS, Kind, MAX_HISTORY_HORIZON, MAX_HORIZON, Purpose, Specification, Strategy,
+        StrategyError, StrategyName, StrategyParameters, kind::FULL_HISTORY,
     },
     workload::Workload,
 };
@@ -58,9 +58,13 @@ pub(in crate::strategy) static BANDED_SQUARE_ROOT: Kind = Kind {
     compared: |kind, purpose| match &purpose.workload {
         Workload::Window(length) | Workload::WindowMean(length) => {
             let limit = if length.get() > LONG_HORIZON_WINDOW { ANY_WINDOW_HORIZON } else { MAX_HORIZON };
-            Ok(vec![banded_for_window(length.get()).up_to(limit)])
+            Ok(vec![banded_for_window(length.get(), purpose).up_to(limit)])
         }
-        _ => purpose.if_toeplitz([kind.numbered(32).always()]),
+        _ => {
+            let bands = purpose.bands_apart();
+            let limit = if bands > 32 { FULL_HISTORY } else { MAX_HORIZON };
+            purpose.if_toeplitz([kind.numbered(bands).up_to(limit)])
+        }
     },
     strategy: Some(|specification| {
         let bands = u64::from(specification.name.number().get());
@@ -97,9 +101,11 @@ pub(in crate::strategy) static BANDED_INVERSE_SQUARE_ROOT: Kind = Kind {
     ..Kind::new("banded-inverse-square-root", "a square root whose inverse has b coefficients")
 };
 
-/// Returns enough bands for a window: four for each of its epochs.
-pub(in crate::strategy) fn banded_for_window(length: u64) -> StrategyName {
-    BANDED_SQUARE_ROOT.numbered(length.saturating_mul(4).min(MAX_BANDS.into()) as u32)
+/// Returns enough bands for a window: four for each of its epochs, and no more than the columns of
+/// one entity can have without overlaps.
+pub(in crate::strategy) fn banded_for_window(length: u64, purpose: &Purpose) -> StrategyName {
+    let bands = length.saturating_mul(4).min(purpose.gap().unwrap_or(u64::MAX));
+    BANDED_SQUARE_ROOT.numbered(bands.min(MAX_BANDS.into()) as u32)
 }
 
 /// The first coefficients of the square root, with columns of norm 1 if the name says so.

@@ -52,7 +52,7 @@ pub(in crate::strategy) static COMB_BLT: Kind = Kind {
 };
 
 /// Longest horizon for which a comparison fits them.
-const QUICK_STEPS: u64 = 1024;
+pub(super) const QUICK_STEPS: u64 = 1024;
 
 /// A strategy for several participations, with this number of buffers, in a comparison.
 pub(super) fn compared_periodic(

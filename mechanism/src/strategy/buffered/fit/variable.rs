@@ -9,7 +9,7 @@
 use super::{
     BufferedFit, FitError, MAX_BUFFERS, TOLERANCE, check_buffers, check_horizon,
     descent::Descent,
-    periodic::{compared_periodic, fit_periodic, takes_part_repeatedly},
+    periodic::{self, compared_periodic, fit_periodic, takes_part_repeatedly},
     variable_loss::VariableLoss,
 };
 use crate::{
@@ -33,7 +33,9 @@ pub(in crate::strategy) static VARIABLE_BLT: Kind = Kind {
         if takes_part_repeatedly(purpose) {
             return compared_periodic(kind, purpose, 4);
         }
-        check_purpose(purpose)?;
+        if WorkloadSums::new(&purpose.workload).is_none() {
+            return Err("for workloads with exponential memory");
+        }
         Ok([2, 3, 4, 5].map(|buffers| kind.numbered(buffers).up_to(QUICK_STEPS)).into())
     },
     fit: Fit::Parameters {
@@ -57,17 +59,11 @@ pub(in crate::strategy) static VARIABLE_BLT: Kind = Kind {
 /// Each construction of the strategy takes a tenth of a second for the gains.
 const QUICK_STEPS: u64 = 1 << 17;
 
-fn check_purpose(purpose: &Purpose) -> Result<(), &'static str> {
-    match WorkloadSums::new(&purpose.workload) {
-        Some(_) if takes_part_repeatedly(purpose) => Err("it takes longer to fit for several participations"),
-        Some(_) => Ok(()),
-        None => Err("for workloads with exponential memory"),
-    }
-}
-
-/// Whether these buffers suit the purpose and are quick to fit.
+/// Whether these buffers suit the purpose and are quick to fit: in a few seconds for several
+/// participations.
 pub(in crate::strategy) fn variable_buffers_fit(purpose: &Purpose) -> bool {
-    purpose.horizon <= QUICK_STEPS && check_purpose(purpose).is_ok()
+    let limit = if takes_part_repeatedly(purpose) { periodic::QUICK_STEPS } else { QUICK_STEPS };
+    purpose.horizon <= limit && WorkloadSums::new(&purpose.workload).is_some()
 }
 
 /// Number of coefficients of a curve.
