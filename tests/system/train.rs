@@ -222,6 +222,28 @@ fn killed_runs_go_on_after_the_last_released_step() {
     assert_eq!(releases(&state).len(), 400);
 }
 
+/// Sums of gradients are integers: releases and models are the same for any number of workers, also
+/// of more than a step has rows, and for a run that another number of workers continues.
+#[test]
+fn steps_do_not_depend_on_the_number_of_workers() {
+    let jme = "model = 'logistic'\ntarget = 'class'\nclasses = ['low', 'high']\nrecords = 4000\nbatch_size = 400\n\
+        passes = 2\noptimiser = 'jme'\nlearning_rate = 0.1";
+    for (training, more) in [
+        (LINEAR, ""),
+        (jme, "[release]\nsecond_workload = 'adam:0.999'\n"),
+        (&jme.replace("'jme'", "'scale-then-privatise'"), ""),
+    ] {
+        let bench = Bench::new(training, &format!("{more}{SEEDED}"));
+        let runs = ["1", "3", "500"].map(|workers| {
+            finish(bench.command(workers).args(["--workers", workers])).succeeded();
+            let steps: Vec<_> =
+                releases(&bench.state(workers)).into_iter().map(|step| step.values).collect();
+            (steps, model(&bench.state(workers)))
+        });
+        assert!(runs[0].0.len() >= 20 && runs[0] == runs[1] && runs[0] == runs[2], "{training}");
+    }
+}
+
 /// Checks that fresh noise is drawn: two private runs of the same rows differ.
 #[test]
 fn private_runs_draw_their_own_noise() {
