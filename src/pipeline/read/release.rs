@@ -1,11 +1,12 @@
 //! Reads `[release]` of methods that release moments.
 
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::participation::Participation;
-use hushflow_mechanism::strategy::{Purpose, StrategyName, default_strategy};
+use hushflow_mechanism::strategy::{MAX_DENSE_HORIZON, Purpose, StrategyName, default_strategy};
 use hushflow_mechanism::workload::Workload;
 
 use super::super::{Release, SecondRelease};
@@ -14,6 +15,9 @@ use crate::document::Section;
 use crate::estimates::LogFacts;
 use crate::strategies::matrix::read_workload;
 use crate::strategies::schedule::LearningRates;
+
+/// Any participation that is not single.
+const TWICE: Participation = Participation::Fixed { count: NonZeroU64::MIN.saturating_add(1), gap: NonZeroU64::MIN };
 
 /// The section `[release]`. Its default strategy depends on other sections.
 pub(super) struct ReleaseSection {
@@ -46,10 +50,16 @@ impl ReleaseSection {
     /// Makes the release for its [`weighted`] workload.
     pub(super) fn finish(self, workload: Workload, participation: Participation, horizon: u64) -> Release {
         let Self { strategy, second_strategy, second_workload, memory_limit, method, .. } = self;
+        let is_separate = second_strategy.is_some() || second_workload.is_some();
+        // The sensitivity of a pair needs both matrices, as that of several participations does:
+        // long ones must be Toeplitz.
+        let participation = match participation {
+            Participation::Single if is_separate && horizon > MAX_DENSE_HORIZON => TWICE,
+            participation => participation,
+        };
         let default = |workload: &Workload| {
             default_strategy(&Purpose { participation, ..Purpose::new(workload.clone(), horizon) })
         };
-        let is_separate = second_strategy.is_some() || second_workload.is_some();
         let second = is_separate.then(|| {
             let workload = second_workload.unwrap_or_else(|| workload.clone());
             let strategy = second_strategy.or_else(|| strategy.clone());
