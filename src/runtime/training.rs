@@ -143,7 +143,7 @@ fn sums_of_step(
     })?;
     let cut = shards.split(0..shards.coordinates());
     let runs = cut.map(|(_, run)| run.start as usize..run.end as usize);
-    let plus = |these: Vec<Sums>, those: Vec<Sums>| {
+    let plus = |these: Vec<Sums>, those: Vec<Sums>| -> Vec<Sums> {
         these.into_iter().zip(&those).map(|(these, those)| these.plus(0, those, None)).collect()
     };
     let of_workers = workers.iter_mut().map(|worker| worker.sums.take(runs.clone()));
