@@ -81,7 +81,11 @@ pub(crate) fn execute(arguments: &TrainArguments) -> Result<(), CliError> {
         CliError::usage("no state directory: name one with --state DIR, or in the pipeline file:\n\n[state]\ndirectory = \"state\"")
     })?;
     let control = stopped_by_signals(Control::new().on_notice(warn))?;
-    let options = RunOptions { control, ledgers: LedgerHome::find()?, ..RunOptions::new(arguments.workers.into(), state) };
+    let options = RunOptions {
+        control,
+        ledgers: LedgerHome::find()?,
+        ..RunOptions::new(arguments.workers.into(), state)
+    };
     if shared_ledger(&pipeline, &options)?.is_none() {
         print_uncounted_note("[ledger] directory");
     }

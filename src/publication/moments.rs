@@ -418,10 +418,7 @@ fn refuse_windows(parameters: &PublicParameters) -> Result<(), PublicationError>
     }
 }
 
-fn strategies(
-    parameters: &PublicParameters,
-    chosen: &ChosenStrategies,
-) -> Result<Strategies, StrategyError> {
+fn strategies(parameters: &PublicParameters, chosen: &ChosenStrategies) -> Result<Strategies, StrategyError> {
     let PublicParameters { release, epochs, .. } = parameters;
     let build = |chosen, workload| build_chosen(chosen, workload, Some(epochs.schedule.horizon()));
     let first = build(&chosen.strategy, &release.workload)?;

@@ -132,9 +132,8 @@ fn sums_of_step(
     thread::scope(|scope| {
         let mut shares = workers.iter_mut().zip(rows.chunks(each));
         let own = shares.next();
-        let add = |(worker, rows): (&mut GradientWorker, &[usize])| {
-            worker.add(rows, (parameters, scale), examples)
-        };
+        let add =
+            |(worker, rows): (&mut GradientWorker, &[usize])| worker.add(rows, (parameters, scale), examples);
         let others: Vec<_> = shares.map(|share| scope.spawn(move || add(share))).collect();
         let own = own.map_or(Ok(()), add);
         let joined =

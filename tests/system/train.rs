@@ -236,8 +236,7 @@ fn steps_do_not_depend_on_the_number_of_workers() {
         let bench = Bench::new(training, &format!("{more}{SEEDED}"));
         let runs = ["1", "3", "500"].map(|workers| {
             finish(bench.command(workers).args(["--workers", workers])).succeeded();
-            let steps: Vec<_> =
-                releases(&bench.state(workers)).into_iter().map(|step| step.values).collect();
+            let steps: Vec<_> = releases(&bench.state(workers)).into_iter().map(|step| step.values).collect();
             (steps, model(&bench.state(workers)))
         });
         assert!(runs[0].0.len() >= 20 && runs[0] == runs[1] && runs[0] == runs[2], "{training}");

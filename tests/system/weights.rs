@@ -153,7 +153,8 @@ fn momentum_cools_down_by_a_schedule() {
 #[test]
 fn second_moments_have_a_strategy_of_their_own() {
     let lab = Lab::new();
-    let release = "release = { workload = 'exponential:0.5', strategy = 'square-root', second_workload = 'prefix' }";
+    let release =
+        "release = { workload = 'exponential:0.5', strategy = 'square-root', second_workload = 'prefix' }";
     let pipeline = pipeline(&lab, release, "");
     let state = lab.path("state");
     let plan = finish(hushflow(["plan", "--json"]).arg(&pipeline)).succeeded().json().remove(0);
@@ -170,9 +171,9 @@ fn second_moments_have_a_strategy_of_their_own() {
     close("first", &last["first_noise"], number(&noise["first"]), 1e-6);
     close("second", &last["second_noise"][0][0], number(&noise["second"]), 1e-6);
     // A record that moves between epochs moves both moments, so the pair has more noise.
-    let shared = forecasts.iter().find(|other| {
-        other["strategy"] == "square-root" && other["second_strategy"].is_null()
-    });
+    let shared = forecasts
+        .iter()
+        .find(|other| other["strategy"] == "square-root" && other["second_strategy"].is_null());
     let shared = number(&shared.expect("the strategy alone")["last_noise"]["first"]);
     let growth = number(&noise["first"]) / shared;
     assert!(growth > 1.0 && growth < 1.25f64.sqrt() + 1e-6, "{growth}");

@@ -109,8 +109,7 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
          after the last epoch{scaled}. Bytes of state, and products (multiplications) a step: per coordinate; - where it does not \
          run."
     ));
-    let shown =
-        strategies.iter().find(|forecast| in_file.as_ref() == Some(&forecast.name())).unwrap_or(best);
+    let shown = strategies.iter().find(|forecast| in_file.as_ref() == Some(&forecast.name())).unwrap_or(best);
     let legend = format!(
         "\n{narrowed}{meaning}{}{bound}{}{}{}See one in full with --strategy {}.\n",
         if in_file.is_some() { "*: the strategy of the file.\n" } else { "" },

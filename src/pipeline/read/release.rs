@@ -9,15 +9,16 @@ use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::strategy::{MAX_DENSE_HORIZON, Purpose, StrategyName, default_strategy};
 use hushflow_mechanism::workload::Workload;
 
-use super::super::{Release, SecondRelease};
 use super::super::fields::METHODS;
+use super::super::{Release, SecondRelease};
 use crate::document::Section;
 use crate::estimates::LogFacts;
 use crate::strategies::matrix::read_workload;
 use crate::strategies::schedule::LearningRates;
 
 /// Any participation that is not single.
-const TWICE: Participation = Participation::Fixed { count: NonZeroU64::MIN.saturating_add(1), gap: NonZeroU64::MIN };
+const TWICE: Participation =
+    Participation::Fixed { count: NonZeroU64::MIN.saturating_add(1), gap: NonZeroU64::MIN };
 
 /// The section `[release]`. Its default strategy depends on other sections.
 pub(super) struct ReleaseSection {
@@ -104,7 +105,11 @@ pub(super) fn release(
 }
 
 /// Reads the name of a strategy, if there is one, and its path if it is a file.
-fn strategy(section: &Section<'_>, key: &str, base: &Path) -> Option<(Option<StrategyName>, Option<PathBuf>)> {
+fn strategy(
+    section: &Section<'_>,
+    key: &'static str,
+    base: &Path,
+) -> Option<(Option<StrategyName>, Option<PathBuf>)> {
     let Some(field) = section.text(key) else { return Some((None, None)) };
     let strategy: StrategyName = field.map(parsed)?.value;
     let StrategyName::File(path) = &strategy else { return Some((Some(strategy), None)) };

@@ -166,7 +166,15 @@ fn noise_hides_both_participations_of_a_row() {
     let names: Vec<String> = (0..CANARIES).map(|column| format!("c{column}")).collect();
     let mut rows = names.join(",") + "\n";
     for (row, &upper) in upper.iter().enumerate() {
-        let value = |column| if column != row { "0" } else if upper { "1" } else { "-1" };
+        let value = |column| {
+            if column != row {
+                "0"
+            } else if upper {
+                "1"
+            } else {
+                "-1"
+            }
+        };
         let values: Vec<_> = (0..CANARIES).map(value).collect();
         rows += &(values.join(",") + "\n");
     }
