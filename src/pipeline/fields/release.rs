@@ -150,18 +150,18 @@ const MOMENTS: &[Field] = &[
     .costs("None: every strategy has the same guarantee and another error."),
     Field::optional(
         "second_strategy",
-        FieldType::Forms(strategies),
+        FieldType::Text,
         "second moments have the strategy of all moments",
         "\"blt:4\"",
-        "How noise of second moments is correlated over epochs, with jme, ime and cs.",
+        "A `strategy` of second moments alone, with jme, ime and cs.",
     )
     .costs("None, but a weight at which second moments are free has to be found for both strategies."),
     Field::optional(
         "second_workload",
-        FieldType::Forms(all_workloads),
+        FieldType::Text,
         "as `workload`",
         "\"adam:0.999\"",
-        "The weighted sums for which the noise of second moments is made small. They then have a strategy of their own.",
+        "A `workload` of second moments alone, which then have a strategy of their own.",
     ),
     Field::optional(
         "memory_limit",
