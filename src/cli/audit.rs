@@ -12,7 +12,6 @@ use hushflow::mechanism::audit::{
 use hushflow::mechanism::mechanism::{MatrixMechanism, Method};
 use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::sensitivity::Neighbours;
-use hushflow::mechanism::strategy::StrategyName;
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::{MomentPublication, PublicationError, WindowPublication, chosen};
 use serde::Serialize;
@@ -116,7 +115,7 @@ struct AuditReport {
     mu: f64,
     neighbours: Neighbours,
     method: Method,
-    strategy: StrategyName,
+    strategy: String,
     participation: Participation,
     horizon: u64,
     epochs: u64,
@@ -177,7 +176,7 @@ fn report(
         mu: audited.mu(),
         neighbours: parameters.privacy.neighbours,
         method: parameters.release.method,
-        strategy: publication.calibration().strategy.name.clone(),
+        strategy: publication.calibration().strategies.to_string(),
         participation,
         horizon: publication.horizon(),
         epochs: audited.epochs,

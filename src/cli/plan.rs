@@ -23,7 +23,7 @@ use hushflow::plot::{PlotCurve, error_per_step};
 use hushflow::publication::{DiscoverySetting, PublicationError, with_indicators};
 use hushflow::strategies::matrix;
 use hushflow::strategies::schedule::LearningRates;
-use hushflow::strategies::{Candidate, StrategiesError};
+use hushflow::strategies::{Candidate, RequestedStrategy, StrategiesError};
 use serde::Serialize;
 
 use super::output::SearchStatus;
@@ -365,9 +365,9 @@ pub(super) struct ComparisonTable {
     /// Why there is no lower bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     no_lower_bound: Option<String>,
-    /// The strategy of the pipeline file.
+    /// The strategies of the pipeline file.
     #[serde(skip)]
-    in_file: Option<StrategyName>,
+    in_file: Option<String>,
     /// Its forecast in the units of the columns.
     #[serde(skip_serializing_if = "Option::is_none")]
     of_file: Option<ColumnForecasts>,
@@ -388,7 +388,7 @@ fn compared(
     let mut strategies: Vec<Forecast> = Vec::new();
     let mut add = |name: &StrategyName, forecast: Result<Forecast, PublicationError>| {
         match forecast {
-            Ok(forecast) if strategies.iter().any(|other| other.strategy == forecast.strategy) => (),
+            Ok(forecast) if strategies.iter().any(|other| other.name() == forecast.name()) => (),
             Ok(forecast) => strategies.push(forecast),
             Err(error) => omissions.push(Omission { strategy: name.to_string(), reason: reason(error)? }),
         }
@@ -408,7 +408,7 @@ fn compared(
     if let Some(file) = file {
         let forecast = forecast_of_file(plan, file, bar);
         if let Ok(forecast) = &forecast {
-            in_file = Some(forecast.strategy.clone());
+            in_file = Some(forecast.name());
             of_file = ColumnForecasts::new(forecast, file, &arguments.missing_share);
         }
         add(&file.release.strategy, forecast)?;
@@ -450,7 +450,7 @@ fn forecast(
 ) -> Result<Forecast, PublicationError> {
     bar.name(name);
     let candidate = Candidate::new(name, &plan.purpose, &mut |progress| bar.update(progress))?;
-    plan.forecast(&candidate)
+    plan.forecast(&candidate, None)
 }
 
 fn forecast_of_file(
@@ -459,10 +459,14 @@ fn forecast_of_file(
     bar: &SearchStatus,
 ) -> Result<Forecast, PublicationError> {
     bar.name(&file.release.strategy);
-    let candidate = Candidate::of_requested(&file.requested_strategy(), &plan.purpose, &mut |progress| {
-        bar.update(progress)
-    })?;
-    plan.forecast(&candidate)
+    let candidate = |strategy: &RequestedStrategy, purpose: &Purpose| {
+        Candidate::of_requested(strategy, purpose, &mut |progress| bar.update(progress))
+    };
+    let first = candidate(&file.requested_strategy().0, &plan.purpose)?;
+    let second = file.requested_second_strategy().map(|(strategy, of_file)| {
+        candidate(&strategy, &Purpose { workload: of_file.workload, ..plan.purpose.clone() })
+    });
+    plan.forecast(&first, second.transpose()?.as_ref())
 }
 
 /// Plots the errors of the best strategies.

@@ -47,6 +47,10 @@ pub(crate) struct TrainArguments {
     /// State directory; overrides the one in the pipeline file
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+    /// Number of threads that compute gradients. The steps of a seed don't depend on it
+    #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    workers: u16,
     /// File for the model, as JSON; it is written at the end, also when the run is stopped
     /// [default: model.json in the directory of the public log]
     #[arg(long, value_name = "FILE")]
@@ -77,7 +81,11 @@ pub(crate) fn execute(arguments: &TrainArguments) -> Result<(), CliError> {
         CliError::usage("no state directory: name one with --state DIR, or in the pipeline file:\n\n[state]\ndirectory = \"state\"")
     })?;
     let control = stopped_by_signals(Control::new().on_notice(warn))?;
-    let options = RunOptions { control, ledgers: LedgerHome::find()?, ..RunOptions::new(1, state) };
+    let options = RunOptions {
+        control,
+        ledgers: LedgerHome::find()?,
+        ..RunOptions::new(arguments.workers.into(), state)
+    };
     if shared_ledger(&pipeline, &options)?.is_none() {
         print_uncounted_note("[ledger] directory");
     }

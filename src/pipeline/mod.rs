@@ -84,8 +84,8 @@ pub struct Pipeline {
     pub estimator: Option<WindowEstimator>,
     /// `[release] window`, `stride`: the epochs that an estimator reads together.
     pub window: WindowSpan,
-    /// Path of the strategy, if it is read from a file.
-    pub strategy_file: Option<PathBuf>,
+    /// Paths of the strategy, and of that of second moments, if they are read from files.
+    pub strategy_files: [Option<PathBuf>; 2],
     /// `[[views]]`: what readers see; by default one view of the workload of the release.
     pub views: Vec<EstimateView>,
     /// `[[sinks]]`: destinations of releases.
@@ -210,6 +210,18 @@ pub struct Release {
     pub memory_limit: Option<u64>,
     /// `method`: how moments are made private; joint moment estimation by default.
     pub method: Method,
+    /// The strategy of second moments; absent if all moments have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second: Option<SecondRelease>,
+}
+
+/// A strategy of second moments alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SecondRelease {
+    /// `second_strategy`: C₂.
+    pub strategy: StrategyName,
+    /// `second_workload`: the workload for which it is chosen.
+    pub workload: Workload,
 }
 
 impl PublicParameters {
@@ -402,20 +414,33 @@ impl Pipeline {
         self.sources.iter().any(|source| source.input.source().partitioning().is_some())
     }
 
-    /// Returns the strategy that `[release]` requests.
-    pub fn requested_strategy(&self) -> RequestedStrategy {
-        let name = match (&self.release.strategy, &self.strategy_file) {
+    /// Returns the strategy that `[release]` requests, and its purpose.
+    pub fn requested_strategy(&self) -> (RequestedStrategy, Purpose) {
+        let Release { strategy, workload, .. } = &self.release;
+        self.requested(strategy, &self.strategy_files[0], workload)
+    }
+
+    /// Returns the strategy that `[release]` requests for second moments, and its purpose; `None`
+    /// if all moments have one strategy.
+    pub fn requested_second_strategy(&self) -> Option<(RequestedStrategy, Purpose)> {
+        let SecondRelease { strategy, workload } = self.release.second.as_ref()?;
+        Some(self.requested(strategy, &self.strategy_files[1], workload))
+    }
+
+    fn requested(
+        &self,
+        strategy: &StrategyName,
+        file: &Option<PathBuf>,
+        workload: &Workload,
+    ) -> (RequestedStrategy, Purpose) {
+        let name = match (strategy, file) {
             (StrategyName::File(_), Some(path)) => StrategyName::File(path.display().to_string()),
             (name, _) => name.clone(),
         };
-        RequestedStrategy { name, memory_limit: self.release.memory_limit.unwrap_or(u64::MAX) }
-    }
-
-    /// Returns the purpose of the strategy.
-    pub fn strategy_purpose(&self) -> Purpose {
         let participation = self.public_parameters().participation();
-        let horizon = self.epochs.schedule.horizon();
-        Purpose { participation, ..Purpose::new(self.release.workload.clone(), horizon) }
+        let purpose = Purpose::new(workload.clone(), self.epochs.schedule.horizon());
+        let memory_limit = self.release.memory_limit.unwrap_or(u64::MAX);
+        (RequestedStrategy { name, memory_limit }, Purpose { participation, ..purpose })
     }
 
     /// Returns the header of the public log.

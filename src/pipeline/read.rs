@@ -131,7 +131,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     };
     let (entity, epochs) = (entity?, epochs?);
     let (release, training) = (release?, training?);
-    let strategy_file = release.file.clone();
+    let strategy_files = release.files.clone();
     let participation = match &training {
         Some(training) => training.participation(training.passes),
         None => entity.as_ref().map_or(Participation::Single, EntityUnit::participation),
@@ -156,7 +156,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         release,
         estimator,
         window,
-        strategy_file,
+        strategy_files,
         views: views?,
         sinks: sinks?,
         state_directory,

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use discovery::DiscoverySetting;
 pub use error::PublicationError;
-pub use moments::{Calibration, MomentPublication, with_indicators};
+pub use moments::{Calibration, ChosenStrategies, MomentPublication, with_indicators};
 pub use window_audit::{WindowAudit, WindowFinding};
 pub use windows::{WindowEstimate, WindowPublication};
 
@@ -40,6 +40,9 @@ struct Header {
     noise_multiplier: f64,
     /// `None` for window estimates.
     strategy: Option<StrategyChoice>,
+    /// `None` if all moments have one strategy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    second_strategy: Option<StrategyChoice>,
     #[serde(default, skip_serializing_if = "Grid::is_exact")]
     grid: Grid,
 }
@@ -121,13 +124,14 @@ impl Publication {
     /// # Errors
     /// [`PublicationError::Header`], or why its parameters are invalid.
     pub fn from_header(header: &PublicHeader) -> Result<Self, PublicationError> {
-        let Header { parameters, noise_multiplier, strategy, grid } =
+        let Header { parameters, noise_multiplier, strategy, second_strategy, grid } =
             serde_json::from_slice(&header.parameters)?;
         if let Some(windows) = WindowPublication::new(parameters.clone(), header.private)? {
             return Ok(Self::Windows(windows.with_noise_multiplier(noise_multiplier)));
         }
         let strategy = strategy.ok_or(PublicationError::NoStrategy)?;
-        let calibration = Calibration { noise_multiplier, strategy, grid };
+        let strategies = ChosenStrategies { strategy, second_strategy };
+        let calibration = Calibration { noise_multiplier, strategies, grid };
         Ok(Self::Moments(MomentPublication::calibrated(parameters, calibration, header.private)?))
     }
 
@@ -136,14 +140,21 @@ impl Publication {
     /// # Errors
     /// [`PublicationError::Header`].
     pub fn header(&self) -> Result<PublicHeader, PublicationError> {
-        let (noise_multiplier, strategy, grid) = match self {
+        let parameters = self.parameters().clone();
+        let header = match self {
             Self::Moments(moments) => {
-                let Calibration { noise_multiplier, strategy, grid } = moments.calibration().clone();
-                (noise_multiplier, Some(strategy), grid)
+                let Calibration { noise_multiplier, strategies, grid } = moments.calibration().clone();
+                let ChosenStrategies { strategy, second_strategy } = strategies;
+                Header { parameters, noise_multiplier, strategy: Some(strategy), second_strategy, grid }
             }
-            Self::Windows(windows) => (windows.noise_multiplier(), None, Grid::Exact),
+            Self::Windows(windows) => Header {
+                parameters,
+                noise_multiplier: windows.noise_multiplier(),
+                strategy: None,
+                second_strategy: None,
+                grid: Grid::Exact,
+            },
         };
-        let header = Header { parameters: self.parameters().clone(), noise_multiplier, strategy, grid };
         Ok(PublicHeader { parameters: serde_json::to_vec(&header)?, private: self.is_private() })
     }
 
@@ -202,16 +213,19 @@ impl Publication {
     }
 }
 
-/// Returns the strategy of a pipeline: the named one, or the best within its memory limit.
+/// Returns the strategies of a pipeline: the named ones, or the best within its memory limit.
 ///
 /// # Errors
 /// [`StrategiesError`].
 pub fn chosen(
     pipeline: &Pipeline,
     progress: &mut dyn FnMut(&SearchProgress),
-) -> Result<StrategyChoice, StrategiesError> {
-    let purpose = pipeline.strategy_purpose();
-    Ok(pipeline.requested_strategy().find(&purpose, progress)?.chosen)
+) -> Result<ChosenStrategies, StrategiesError> {
+    let (strategy, purpose) = pipeline.requested_strategy();
+    let strategy = strategy.find(&purpose, progress)?.chosen;
+    let second = pipeline.requested_second_strategy();
+    let second = second.map(|(strategy, purpose)| strategy.find(&purpose, progress)).transpose()?;
+    Ok(ChosenStrategies { strategy, second_strategy: second.map(|found| found.chosen) })
 }
 
 fn guarantee(parameters: &PublicParameters) -> Result<(Epsilon, Delta), AccountingError> {

@@ -1,5 +1,6 @@
 //! A publication of moments: the mechanism, its noise, and the views of its releases.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use hushflow_mechanism::accounting::discrete::Discreteness;
@@ -12,7 +13,7 @@ use hushflow_mechanism::moments::{Clipper, Histogram, HistogramError, Layout};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::release::UNREAD_COUNT;
-use hushflow_mechanism::strategy::{Strategy, StrategyChoice, StrategyError, build_chosen};
+use hushflow_mechanism::strategy::{StrategyChoice, StrategyError, build_chosen};
 use hushflow_mechanism::view::{View, ViewNoise, noise_correlations};
 use hushflow_mechanism::workload::{Decay, Workload};
 use hushflow_operators::{FixedMeasurement, Measurement};
@@ -30,10 +31,39 @@ use crate::state::PublicHeader;
 pub struct Calibration {
     /// σ of one Gaussian mechanism of sensitivity 1.
     pub noise_multiplier: f64,
-    /// The strategy that runs.
-    pub strategy: StrategyChoice,
+    /// The strategies that run.
+    pub strategies: ChosenStrategies,
     /// The integers that are released.
     pub grid: Grid,
+}
+
+/// The strategies that run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChosenStrategies {
+    /// The strategy of all moments, or of counts and first moments.
+    pub strategy: StrategyChoice,
+    /// The strategy of second moments, if they have one of their own.
+    pub second_strategy: Option<StrategyChoice>,
+}
+
+impl ChosenStrategies {
+    /// Returns the strategies that their names in the parameters determine.
+    fn named(release: &Release) -> Self {
+        let second = release.second.as_ref();
+        Self {
+            strategy: release.strategy.clone().into(),
+            second_strategy: second.map(|second| second.strategy.clone().into()),
+        }
+    }
+}
+
+/// Names the strategies.
+impl fmt::Display for ChosenStrategies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.strategy.name)?;
+        let second = self.second_strategy.as_ref();
+        second.map_or(Ok(()), |second| write!(f, ", and {} for second moments", second.name))
+    }
 }
 
 /// Public parameters and the values derived from them.
@@ -51,24 +81,24 @@ pub struct MomentPublication {
 }
 
 impl MomentPublication {
-    /// Calibrates the noise to the guarantee, for a strategy that its name determines. `private` is
+    /// Calibrates the noise to the guarantee, for strategies that their names determine. `private` is
     /// false if a seeded generator will draw the noise.
     ///
     /// # Errors
     /// [`PublicationError`] names the invalid parameter and the remedy.
     pub fn calibrate(parameters: PublicParameters, private: bool) -> Result<Self, PublicationError> {
-        let chosen = parameters.release.strategy.clone().into();
+        let chosen = ChosenStrategies::named(&parameters.release);
         Self::calibrate_chosen(parameters, chosen, private)
     }
 
-    /// Calibrates the noise to the guarantee, for the strategy that
-    /// [`find`](crate::strategies::find) returned for the parameters.
+    /// Calibrates the noise to the guarantee, for the strategies that
+    /// [`chosen`](super::chosen) returned for the parameters.
     ///
     /// # Errors
     /// As [`calibrate`](Self::calibrate).
     pub fn calibrate_chosen(
         parameters: PublicParameters,
-        chosen: StrategyChoice,
+        chosen: ChosenStrategies,
         private: bool,
     ) -> Result<Self, PublicationError> {
         refuse_windows(&parameters)?;
@@ -82,7 +112,7 @@ impl MomentPublication {
         };
         let ((mechanism, noise_multiplier), grid) =
             Grid::choose(calibrated, |(mechanism, _)| mechanism.moments().rounding_share())?;
-        let calibration = Calibration { noise_multiplier, strategy: chosen, grid };
+        let calibration = Calibration { noise_multiplier, strategies: chosen, grid };
         let publication = Self::new(parameters, mechanism, calibration, private)?;
         // A stated threshold may be too low for this noise.
         publication.discovery()?;
@@ -104,8 +134,8 @@ impl MomentPublication {
         calibration: Calibration,
         private: bool,
     ) -> Result<Self, PublicationError> {
-        let Calibration { noise_multiplier, strategy, grid } = &calibration;
-        let mechanism = mechanism(&parameters, strategy, *noise_multiplier, *grid)?;
+        let Calibration { noise_multiplier, strategies, grid } = &calibration;
+        let mechanism = mechanism(&parameters, strategies, *noise_multiplier, *grid)?;
         Self::new(parameters, mechanism, calibration, private)
     }
 
@@ -388,16 +418,18 @@ fn refuse_windows(parameters: &PublicParameters) -> Result<(), PublicationError>
     }
 }
 
-fn strategy(
-    parameters: &PublicParameters,
-    chosen: &StrategyChoice,
-) -> Result<Arc<dyn Strategy>, StrategyError> {
-    build_chosen(chosen, &parameters.release.workload, Some(parameters.epochs.schedule.horizon()))
+fn strategies(parameters: &PublicParameters, chosen: &ChosenStrategies) -> Result<Strategies, StrategyError> {
+    let PublicParameters { release, epochs, .. } = parameters;
+    let build = |chosen, workload| build_chosen(chosen, workload, Some(epochs.schedule.horizon()));
+    let first = build(&chosen.strategy, &release.workload)?;
+    let Some(second) = &chosen.second_strategy else { return Ok(Strategies::shared(first)) };
+    let workload = release.second.as_ref().map_or(&release.workload, |second| &second.workload);
+    Ok(Strategies::separate(first, build(second, workload)?))
 }
 
 fn mechanism(
     parameters: &PublicParameters,
-    chosen: &StrategyChoice,
+    chosen: &ChosenStrategies,
     noise_multiplier: f64,
     grid: Grid,
 ) -> Result<MatrixMechanism, PublicationError> {
@@ -418,15 +450,11 @@ fn mechanism(
         count_weight,
         bin_weight: privacy.histogram_weight,
     };
-    let strategy = strategy(parameters, chosen)?;
-    let is_single = parameters.entity.is_none() && parameters.training.is_none();
-    if is_single && grid == Grid::Exact {
-        return Ok(MatrixMechanism::new(moments, strategy)?);
-    }
-    let strategies = match grid {
-        Grid::Exact => Strategies::shared(strategy),
-        Grid::Rounded => Strategies::shared(strategy).rounded(),
+    let strategies = match (strategies(parameters, chosen)?, grid) {
+        (strategies, Grid::Exact) => strategies,
+        (strategies, Grid::Rounded) => strategies.rounded(),
     };
+    let is_single = parameters.entity.is_none() && parameters.training.is_none();
     let participation = if is_single { Participation::Single } else { parameters.participation() };
     let horizon = parameters.epochs.schedule.horizon();
     let mechanism = MatrixMechanism::with_participation(moments, strategies, participation, horizon)?;

@@ -11,11 +11,17 @@
 //! step either without a committed frame, so nobody saw it, or with one, which the next run reads
 //! back. Its noise is never drawn again. Parameters are a function of the public log
 //! ([`TrainedModel`]).
+//!
+//! Several workers share the rows of a step. Each clips and adds the gradients of its rows. The
+//! sums are integers, so they, and with them everything that is released, do not depend on the
+//! number of workers.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread;
 
-use hushflow_mechanism::moments::{ClippedSums, Sums};
-use hushflow_mechanism::release::ReleaseShard;
+use hushflow_mechanism::moments::{ClippedSums, ClippedSumsError, Sums};
+use hushflow_mechanism::release::{ReleaseShard, Shards};
 use hushflow_operators::{CommitLog, EpochCommit, ReleasedEpoch};
 use tracing::info;
 
@@ -71,15 +77,15 @@ pub fn train(
     info!(first_step = start.first_epoch, "training resumes after the last committed step");
     options.control.begin();
     listen(&model);
-    let mut sums = ClippedSums::new(measurement.clipper().clone(), measurement.layout());
-    let mut batch = GradientBatch::new(publication.layout().dimension);
+    let sums = || ClippedSums::new(measurement.clipper().clone(), measurement.layout());
+    let mut workers: Vec<GradientWorker> =
+        (0..options.workers.max(1)).map(|_| GradientWorker::new(sums(), publication)).collect();
     for step in start.first_epoch..=publication.horizon() {
         if options.control.is_stopped() {
             break;
         }
-        batch.add_step(step, &model, examples, &mut sums).map_err(|error| fault(&error))?;
-        let runs = shards.split(0..shards.coordinates());
-        let sums: Vec<Sums> = sums.take(runs.map(|(_, run)| run.start as usize..run.end as usize));
+        let sums = sums_of_step(&mut workers, (step, &model), examples, shards);
+        let sums = sums.map_err(|error| fault(&error))?;
         let released = machines.iter_mut().zip(&sums);
         let released = released.map(|(machine, sums)| machine.release_row(step, sums.row()));
         let released = ReleasedEpoch::new(step, released.collect::<Result<_, _>>()?);
@@ -114,37 +120,68 @@ fn read_back(
     if model.step() + 1 == first { Ok(()) } else { Err(RunError::Checkpoint) }
 }
 
-/// Gradients that are clipped and added together. Wiped.
-struct GradientBatch {
-    gradients: zeroize::Zeroizing<Vec<f64>>,
-    dimension: usize,
+/// Returns the exact sums of a step, shard by shard.
+fn sums_of_step(
+    workers: &mut [GradientWorker],
+    (step, model): (u64, &TrainedModel),
+    examples: &Examples,
+    shards: Shards,
+) -> Result<Vec<Sums>, ClippedSumsError> {
+    let (rows, parameters, scale) = (examples.batch(step), model.parameters(), model.scale());
+    let each = rows.len().div_ceil(workers.len()).max(1);
+    thread::scope(|scope| {
+        let mut shares = workers.iter_mut().zip(rows.chunks(each));
+        let own = shares.next();
+        let add =
+            |(worker, rows): (&mut GradientWorker, &[usize])| worker.add(rows, (parameters, scale), examples);
+        let others: Vec<_> = shares.map(|share| scope.spawn(move || add(share))).collect();
+        let own = own.map_or(Ok(()), add);
+        let joined =
+            others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        joined.fold(own, Result::and)
+    })?;
+    let cut = shards.split(0..shards.coordinates());
+    let runs = cut.map(|(_, run)| run.start as usize..run.end as usize);
+    let plus = |these: Vec<Sums>, those: Vec<Sums>| -> Vec<Sums> {
+        these.into_iter().zip(&those).map(|(these, those)| these.plus(0, those, None)).collect()
+    };
+    let of_workers = workers.iter_mut().map(|worker| worker.sums.take(runs.clone()));
+    Ok(of_workers.reduce(plus).unwrap_or_default())
 }
 
-impl GradientBatch {
-    fn new(dimension: usize) -> Self {
-        Self { gradients: zeroize::Zeroizing::new(Vec::with_capacity(TOGETHER * dimension)), dimension }
+/// Clips and adds the gradients of some rows of a step. Wiped.
+struct GradientWorker {
+    sums: ClippedSums,
+    /// Gradients that are clipped together.
+    gradients: zeroize::Zeroizing<Vec<f64>>,
+    /// Number of values of so many gradients.
+    most: usize,
+}
+
+impl GradientWorker {
+    fn new(sums: ClippedSums, publication: &MomentPublication) -> Self {
+        let most = TOGETHER * publication.layout().dimension;
+        Self { sums, gradients: zeroize::Zeroizing::new(Vec::with_capacity(most)), most }
     }
 
-    /// Adds the gradients of a step.
-    fn add_step(
+    fn add(
         &mut self,
-        step: u64,
-        model: &TrainedModel,
+        rows: &[usize],
+        (parameters, scale): (&[f64], &[f64]),
         examples: &Examples,
-        sums: &mut ClippedSums,
-    ) -> Result<(), hushflow_mechanism::moments::ClippedSumsError> {
+    ) -> Result<(), ClippedSumsError> {
+        let Self { sums, gradients, most } = self;
         let mut added = Ok(());
-        let (gradients, most, scale) = (&mut self.gradients, TOGETHER * self.dimension, model.scale());
         let mut add = |gradients: &mut Vec<f64>| {
             if added.is_ok() {
                 added = sums.add(gradients).map(drop);
             }
             gradients.clear();
         };
-        examples.gradients(step, model.parameters(), &mut |gradient| {
+        examples.gradients(rows, parameters, &mut |gradient| {
             gradient.iter_mut().zip(scale).for_each(|(value, scale)| *value *= scale);
             gradients.extend_from_slice(gradient);
-            if gradients.len() >= most {
+            if gradients.len() >= *most {
                 add(gradients);
             }
         });

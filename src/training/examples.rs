@@ -184,20 +184,19 @@ impl Examples {
         hash.finalize().into()
     }
 
-    /// Rows of a step, from 1.
-    fn batch(&self, step: u64) -> &[usize] {
+    /// Returns the numbers of the rows of a step, from 1.
+    pub fn batch(&self, step: u64) -> &[usize] {
         let (size, steps) = (self.training.batch_size as usize, self.training.steps_per_pass().max(1));
         let start = ((step.max(1) - 1) % steps) as usize * size;
         &self.order[start..self.order.len().min(start + size)]
     }
 
-    /// Writes the gradient of each row of a step to a buffer, which is overwritten, and passes it
-    /// to
-    /// `give`. Coordinates of blank rows are NaN.
-    pub fn gradients(&self, step: u64, parameters: &[f64], give: &mut dyn FnMut(&mut [f64])) {
+    /// Writes the gradient of each of these rows to a buffer, which is overwritten, and passes it
+    /// to `give`. Coordinates of blank rows are NaN.
+    pub fn gradients(&self, rows: &[usize], parameters: &[f64], give: &mut dyn FnMut(&mut [f64])) {
         let mut gradient = Zeroizing::new(vec![0.0; parameters.len()]);
         let mut outputs = Zeroizing::new(Vec::new());
-        for &row in self.batch(step) {
+        for &row in rows {
             let (features, target) = self.row(row);
             match &self.model {
                 Some(model) => {
@@ -280,7 +279,7 @@ mod tests {
 
     fn gradients(examples: &Examples, step: u64, parameters: &[f64]) -> Vec<Vec<f64>> {
         let mut all = Vec::new();
-        examples.gradients(step, parameters, &mut |gradient| all.push(gradient.to_vec()));
+        examples.gradients(examples.batch(step), parameters, &mut |gradient| all.push(gradient.to_vec()));
         all
     }
 

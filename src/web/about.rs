@@ -55,7 +55,7 @@ impl PageHandler {
             "promise": promise::in_plain_words(parameters, publication.is_private()),
             "guarantee": promise::guarantee(parameters, publication.is_private()),
             "method": parameters.release.method,
-            "strategy": publication.calibration().strategy.name.to_string(),
+            "strategy": publication.calibration().strategies.to_string(),
             "noise_multiplier": publication.calibration().noise_multiplier,
             "columns": parameters.columns,
             "by": parameters.key.as_ref().map(|key| key.column.as_str()),

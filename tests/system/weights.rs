@@ -148,3 +148,39 @@ fn momentum_cools_down_by_a_schedule() {
         finish(&mut run(&pipeline, &lab.path("other"), 1)).failed(2, &[problem]);
     }
 }
+
+/// The forecast of a pair of strategies is what its log has, and both are part of the log.
+#[test]
+fn second_moments_have_a_strategy_of_their_own() {
+    let lab = Lab::new();
+    let release =
+        "release = { workload = 'exponential:0.5', strategy = 'square-root', second_workload = 'prefix' }";
+    let pipeline = pipeline(&lab, release, "");
+    let state = lab.path("state");
+    let plan = finish(hushflow(["plan", "--json"]).arg(&pipeline)).succeeded().json().remove(0);
+    let forecasts = plan["strategies"].as_array().expect("strategies");
+    let forecast = forecasts.iter().find(|forecast| !forecast["second_strategy"].is_null());
+    let forecast = forecast.expect("the pair of the file");
+    assert_eq!(forecast["second_strategy"], "square-root");
+    let text = finish(hushflow(["plan"]).arg(&pipeline)).succeeded().out;
+    assert!(text.contains("square-root and square-root *"), "{text}");
+
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    let found = lines(&state, &["--view", "moments"]);
+    let [last, noise] = [&found[EPOCHS - 1], &forecast["last_noise"]];
+    close("first", &last["first_noise"], number(&noise["first"]), 1e-6);
+    close("second", &last["second_noise"][0][0], number(&noise["second"]), 1e-6);
+    // A record that moves between epochs moves both moments, so the pair has more noise.
+    let shared = forecasts
+        .iter()
+        .find(|other| other["strategy"] == "square-root" && other["second_strategy"].is_null());
+    let shared = number(&shared.expect("the strategy alone")["last_noise"]["first"]);
+    let growth = number(&noise["first"]) / shared;
+    assert!(growth > 1.0 && growth < 1.25f64.sqrt() + 1e-6, "{growth}");
+    finish(hushflow(["verify"]).arg(&state)).succeeded();
+    // A second run finds both strategies, and another pair is another release.
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    let text = std::fs::read_to_string(&pipeline).expect("the pipeline");
+    lab.write("weights.toml", text.replace("'prefix'", "'average'"));
+    assert_ne!(finish(&mut run(&pipeline, &state, 1)).code, Some(0));
+}

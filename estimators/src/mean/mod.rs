@@ -11,6 +11,7 @@
 //! | `range` | a private ball that holds the clean records (Algorithms 5 and 15); scales |
 //! | `whiten` | directions and their scales, if columns are correlated |
 //! | `weights` | DPfilter (Algorithms 7 and 8); which records it removes (Definition C.1) |
+//! | `filtering` | methods on the records in a private ball, and the choice of `auto` |
 //! | `prime` | PRIME and PRIME-ht (Algorithms 9, 10 and 16) |
 //! | `tukey` | the Tukey median (Algorithm 14), over public directions |
 //! | `resilience`, `located` | resilience (Algorithm 2), with a given or a private range |
@@ -24,6 +25,7 @@
 mod balloon;
 mod budget;
 mod error;
+mod filtering;
 mod located;
 mod prime;
 mod range;
@@ -46,7 +48,6 @@ use hushflow_mechanism::accounting::{Delta, Epsilon};
 use hushflow_mechanism::estimate::projection::UnknownName;
 use hushflow_mechanism::noise::NoiseGenerator;
 use hushflow_mechanism::numbers;
-use release::ClippedRecords;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -57,7 +58,7 @@ use std::str::FromStr;
 pub enum MeanMethod {
     /// PRIME or the plain mean, whichever has the smaller error bound. The bounds depend on public
     /// numbers only. If PRIME removes too many records, its assumptions do not hold. Then the
-    /// remaining budget pays for the plain mean.
+    /// remaining budget pays for PRIME-ht, or for the plain mean if it is too small for that.
     Auto,
     /// Filters by matrix multiplicative weights, for clean columns that are subgaussian with
     /// identity covariance.
@@ -107,7 +108,7 @@ impl MeanMethod {
     pub fn about(self) -> &'static str {
         match self {
             Self::Auto => {
-                "Robust mean: prime, or gaussian where its error bound is smaller or prime removes too much."
+                "Robust mean: prime, or prime-ht if prime removes too much; gaussian where its error bound is smaller."
             }
             Self::Prime => {
                 "Filters outliers; for clean columns that are subgaussian and, once scaled, uncorrelated."
@@ -293,7 +294,7 @@ pub fn estimate_and_clipping(
         MeanMethod::Tukey | MeanMethod::Resilience => {
             by_enumeration(rows, question, rng).map(|answer| (answer, Vec::new()))
         }
-        _ => by_filtering(rows, columns, question, rng),
+        _ => filtering::estimate(rows, columns, question, rng),
     }
 }
 
@@ -312,112 +313,6 @@ fn by_enumeration(
             _ => resilience::estimate(rows, (scales, range), question, rng),
         },
         _ => Err(MeanError::NoRange { method }),
-    }
-}
-
-/// Answers by a method that uses the records in a private ball, with a budget of Gaussian privacy.
-fn by_filtering(
-    rows: &[f64],
-    columns: usize,
-    question: &Question,
-    rng: &mut NoiseGenerator,
-) -> Result<(MeanAnswer, Vec<Clipping>), MeanError> {
-    let mut budget = MeanBudget::new(question.epsilon, question.delta)?;
-    let records = rows.len() / columns;
-    check_count(records, columns, &budget)?;
-    let is_hopeless = || !prime::is_worthwhile(question.corruption, records, columns, &budget);
-    let method = match question.method {
-        MeanMethod::Auto if is_hopeless() => MeanMethod::Gaussian,
-        method => method,
-    };
-    let found = preprocessed(rows, columns, (question, method), &mut budget, rng);
-    let outcome = error::outcome(found)?;
-    let (outcome, clipping, method) = match outcome {
-        Ok(found) => (Ok(found.estimate), found.clipping, found.method),
-        Err(refusal) => (Err(refusal), Vec::new(), ran(method)),
-    };
-    let (parts, spent) = budget.close();
-    Ok((MeanAnswer { method, outcome, parts, spent }, clipping))
-}
-
-/// An estimate by filtering, with its clipping and its method.
-struct Filtered {
-    estimate: MeanEstimate,
-    clipping: Vec<Clipping>,
-    /// The method that ran.
-    method: MeanMethod,
-}
-
-/// The method that runs first: PRIME for `auto`.
-fn ran(method: MeanMethod) -> MeanMethod {
-    if method == MeanMethod::Auto { MeanMethod::Prime } else { method }
-}
-
-fn preprocessed(
-    rows: &[f64],
-    columns: usize,
-    (question, method): (&Question, MeanMethod),
-    budget: &mut MeanBudget,
-    rng: &mut NoiseGenerator,
-) -> Result<Filtered, EstimationStop> {
-    let (estimator, tails) = ((method, question.corruption), tails(method));
-    match &question.scale {
-        Scale::Known(scales) => scaled(rows, scales, estimator, budget, rng),
-        Scale::Estimated => {
-            let part = ("scale", Shares::SCALE);
-            let scales = range::estimate(rows, columns, part, tails, budget, rng)?;
-            scaled(rows, &scales, estimator, budget, rng)
-        }
-        Scale::Whitened => {
-            let table = whiten::whiten(rows, columns, tails, budget, rng)?;
-            let found = scaled(&table.rows, &table.scales, estimator, budget, rng)?;
-            Ok(Filtered { estimate: table.back(found.estimate), clipping: Vec::new(), ..found })
-        }
-    }
-}
-
-fn scaled(
-    rows: &[f64],
-    scales: &[f64],
-    (method, corruption): (MeanMethod, f64),
-    budget: &mut MeanBudget,
-    rng: &mut NoiseGenerator,
-) -> Result<Filtered, EstimationStop> {
-    let tails = tails(method);
-    let (ball, bins) = range::ball(rows, scales, (tails, corruption), budget, rng)?;
-    let clipping = match method {
-        // This method clips to a smaller ball of its own.
-        MeanMethod::Balloon => Vec::new(),
-        _ => bins.clipping(&ball, scales),
-    };
-    let clipped = || -> Result<_, EstimationStop> {
-        Ok(ClippedRecords::new(rows, scales, &ball)?.with_corruption(corruption))
-    };
-    let kept = clipped()?;
-    let estimate = match method {
-        MeanMethod::Auto => match prime::estimate_or_stop(kept, corruption, budget, rng)? {
-            Some(estimate) => Ok(estimate),
-            None => {
-                let estimate = prime::last_mean(&clipped()?, true, budget, rng)?;
-                return Ok(Filtered { estimate, clipping, method: MeanMethod::Gaussian });
-            }
-        },
-        MeanMethod::PrimeHt => {
-            let kept = balloon::tightened(rows, kept, corruption, budget, rng)?;
-            prime::estimate(kept, (tails, corruption), budget, rng)
-        }
-        MeanMethod::Filter => weights::estimate(kept, (tails, corruption), budget, rng),
-        MeanMethod::Gaussian => prime::last_mean(&kept, true, budget, rng),
-        MeanMethod::Balloon => balloon::estimate(rows, kept, budget, rng),
-        _ => prime::estimate(kept, (tails, corruption), budget, rng),
-    }?;
-    Ok(Filtered { estimate, clipping, method: ran(method) })
-}
-
-fn tails(method: MeanMethod) -> Tails {
-    match method {
-        MeanMethod::PrimeHt | MeanMethod::Balloon => Tails::BoundedCovariance,
-        _ => Tails::SubGaussian,
     }
 }
 

@@ -286,9 +286,9 @@ pub(super) fn stable(
     Ok(histograms.iter().map(above_threshold).collect())
 }
 
-/// Maximum number of thresholded sets of histograms in one estimate: the range, scales, and both
-/// passes of whitening.
-const THRESHOLDED: u32 = 4;
+/// Maximum number of thresholded sets of histograms in one estimate: scales, both passes of
+/// whitening, and a range for each of the two methods that `auto` may run.
+const THRESHOLDED: u32 = 5;
 
 const BINS_PER_OCTAVE: f64 = 4.0;
 
@@ -297,7 +297,7 @@ const MEDIAN: f64 = 0.674_489_750_196_081_7;
 const ZERO: i64 = i64::MIN;
 
 /// Factor for heavy tails, whose standard deviations exceed those that medians suggest.
-const HEAVY_ALLOWANCE: f64 = 2.0;
+pub(super) const HEAVY_ALLOWANCE: f64 = 2.0;
 
 /// Returns a scale for each column, by histograms of this share of μ².
 pub(super) fn estimate(

@@ -102,7 +102,8 @@ pub enum MatrixError {
     },
     /// A matrix without structure is too large to write out.
     #[error(
-        "the strategy would have to be written out entry by entry for {found} steps; expected at most {limit}"
+        "the strategy would have to be written out entry by entry for {found} steps; expected at most {limit}: choose a \
+         shorter horizon, or a Toeplitz strategy such as blt:4 or banded-square-root:8"
     )]
     WrittenOut {
         /// Number of steps.

@@ -103,7 +103,7 @@ impl ColumnForecasts {
             others.into_iter().chain(own).collect::<Vec<_>>()
         };
         Some(Self {
-            strategy: forecast.strategy.to_string(),
+            strategy: forecast.name(),
             level: intervals.level,
             records_per_epoch,
             columns: file.columns.iter().flat_map(of_column).collect(),

@@ -29,7 +29,7 @@ const NEGLIGIBLE: f64 = 1e-9;
 /// Points of an error curve.
 const CURVE_POINTS: f64 = 400.0;
 
-/// The parameters of a stream, except its strategy.
+/// The parameters of a stream, except its strategies.
 pub(super) struct StreamPlan {
     pub(super) purpose: Purpose,
     pub(super) method: Method,
@@ -103,6 +103,9 @@ impl EstimateNoise {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Forecast {
     pub(super) strategy: StrategyName,
+    /// The strategy of second moments, if they have one of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) second_strategy: Option<StrategyName>,
     #[serde(flatten)]
     pub(super) problem: ForecastInput,
     #[serde(flatten)]
@@ -231,14 +234,22 @@ struct DecoderErrors {
 }
 
 impl StreamPlan {
-    /// Returns the forecast for this strategy.
-    pub(super) fn forecast(&self, candidate: &Candidate) -> Result<Forecast, PublicationError> {
+    /// Returns the forecast for this strategy, and for that of second moments if they have one of
+    /// their own.
+    pub(super) fn forecast(
+        &self,
+        candidate: &Candidate,
+        second: Option<&Candidate>,
+    ) -> Result<Forecast, PublicationError> {
         let horizon = self.purpose.horizon;
-        let UnitSensitivity { sensitivity, kind, geometry } = self.unit_sensitivity(candidate)?;
+        let UnitSensitivity { sensitivity, kind, geometry } = self.unit_sensitivity(candidate, second)?;
         let DecoderErrors { error, relative, curve } = self.rows(candidate, sensitivity);
+        let of_second = second.map(|second| self.rows(second, sensitivity));
+        let of_second = of_second.map_or((error, relative), |second| (second.error, second.relative));
         let (mechanism, noise_multiplier) = self.mechanism(&geometry)?;
         Ok(Forecast {
             strategy: candidate.chosen.name.clone(),
+            second_strategy: second.map(|second| second.chosen.name.clone()),
             problem: self.problem(),
             factorization: FactorizationError {
                 error,
@@ -248,8 +259,8 @@ impl StreamPlan {
             },
             sensitivity: self.joint_sensitivity(&mechanism, &geometry)?,
             budget: self.budget.with(noise_multiplier),
-            noise: self.noise_levels(&mechanism, &error, relative),
-            cost: StrategyCost::new(candidate, horizon),
+            noise: self.noise_levels(&mechanism, [(&error, relative), (&of_second.0, of_second.1)]),
+            cost: StrategyCost::new(candidate, second, horizon),
             second_moment_advice: SecondMomentAdvice::new(
                 self,
                 candidate,
@@ -303,23 +314,29 @@ impl StreamPlan {
     fn noise_levels(
         &self,
         mechanism: &MomentMechanism,
-        error: &ExpectedError,
-        relative: EstimateNoise,
+        [(first, of_mean), (second, of_covariance)]: [(&ExpectedError, EstimateNoise); 2],
     ) -> NoiseLevels {
-        let unit = noise(mechanism, 1.0);
-        let estimates = |noise| Some(relative.scaled(noise / self.records_per_epoch?));
+        let levels = |norm: fn(&ExpectedError) -> f64| noise(mechanism, norm(first), norm(second));
+        let unit = noise(mechanism, 1.0, 1.0);
+        let estimates =
+            |relative: EstimateNoise, noise| Some(relative.scaled(noise / self.records_per_epoch?));
+        let mean_square = noise(mechanism, first.frobenius, second.frobenius);
         NoiseLevels {
-            first_noise: noise(mechanism, error.first_row),
-            last_noise: noise(mechanism, error.last_row),
-            rms_noise: noise(mechanism, error.frobenius / (self.purpose.horizon as f64).sqrt()),
-            mean_noise: estimates(unit.first),
-            covariance_noise: unit.second.and_then(estimates),
+            first_noise: levels(|error| error.first_row),
+            last_noise: levels(|error| error.last_row),
+            rms_noise: mean_square.over((self.purpose.horizon as f64).sqrt()),
+            mean_noise: estimates(of_mean, unit.first),
+            covariance_noise: unit.second.and_then(|noise| estimates(of_covariance, noise)),
         }
     }
 
-    fn unit_sensitivity(&self, candidate: &Candidate) -> Result<UnitSensitivity, PublicationError> {
+    fn unit_sensitivity(
+        &self,
+        candidate: &Candidate,
+        second: Option<&Candidate>,
+    ) -> Result<UnitSensitivity, PublicationError> {
         let Purpose { horizon, participation, .. } = self.purpose;
-        if let (true, Some(strategy)) = (participation.is_single(), &candidate.strategy) {
+        if let (true, Some(strategy), None) = (participation.is_single(), &candidate.strategy, second) {
             let squared = candidate.factorization.max_column_norm_squared(horizon);
             let geometry = MomentGeometry::shared(strategy.geometry());
             let kind = ClaimKind::Exact.to_string();
@@ -328,9 +345,14 @@ impl StreamPlan {
         let matrix = Arc::new(candidate.factorization.matrix(horizon)?);
         let claim =
             participation_sensitivity(&matrix, participation, self.layout.dimension).map_err(out_of_range)?;
-        let rounding =
-            candidate.strategy.as_ref().map_or(0.0, |strategy| strategy.geometry().rounding_squared);
-        let geometry = MomentGeometry::of_matrices(matrix.clone(), matrix, participation, [rounding; 2]);
+        let other = match second {
+            Some(second) => Arc::new(second.factorization.matrix(horizon)?),
+            None => matrix.clone(),
+        };
+        let rounding = [candidate, second.unwrap_or(candidate)].map(|candidate| {
+            candidate.strategy.as_ref().map_or(0.0, |strategy| strategy.geometry().rounding_squared)
+        });
+        let geometry = MomentGeometry::of_matrices(matrix, other, participation, rounding);
         let geometry = geometry.map_err(out_of_range)?;
         Ok(UnitSensitivity { sensitivity: claim.value(), kind: claim.kind.to_string(), geometry })
     }
@@ -410,7 +432,22 @@ impl StreamPlan {
     }
 }
 
+impl ForecastNoise {
+    fn over(self, divisor: f64) -> Self {
+        let [second, sent, bin] = [self.second, self.sent, self.bin].map(|noise| Some(noise? / divisor));
+        Self { count: self.count / divisor, first: self.first / divisor, second, sent, bin }
+    }
+}
+
 impl Forecast {
+    /// Returns the names of its strategies.
+    pub(super) fn name(&self) -> String {
+        match &self.second_strategy {
+            Some(second) => format!("{} and {second}", self.strategy),
+            None => self.strategy.to_string(),
+        }
+    }
+
     /// Returns the error that an objective minimises.
     pub(super) fn error(&self, objective: Objective) -> f64 {
         self.factorization.error.of(objective)
@@ -430,15 +467,20 @@ impl RequestedBudget {
 }
 
 impl StrategyCost {
-    /// Strategies without a horizon report the cost of a longer stream; `horizon` limits it.
-    fn new(candidate: &Candidate, horizon: u64) -> Self {
+    /// Strategies without a horizon report the cost of a longer stream; `horizon` limits it. Of two
+    /// strategies, each has its own coordinates, and the larger cost is reported.
+    fn new(candidate: &Candidate, second: Option<&Candidate>, horizon: u64) -> Self {
         let history = (horizon as usize).saturating_mul(size_of::<i128>());
-        let strategy = candidate.strategy.as_ref();
+        let strategies: Option<Vec<_>> =
+            [Some(candidate), second].into_iter().flatten().map(|of| of.strategy.as_ref()).collect();
+        let strategies = strategies.as_ref();
         Self {
-            runs: strategy.is_some(),
-            memory_per_coordinate: strategy.map(|strategy| strategy.encoder_bytes().min(history)),
-            multiplications_per_step: strategy
-                .map(|strategy| strategy.multiplications().min(2 * horizon as usize)),
+            runs: strategies.is_some(),
+            memory_per_coordinate: strategies
+                .and_then(|all| all.iter().map(|strategy| strategy.encoder_bytes().min(history)).max()),
+            multiplications_per_step: strategies.and_then(|all| {
+                all.iter().map(|strategy| strategy.multiplications().min(2 * horizon as usize)).max()
+            }),
         }
     }
 }
@@ -485,14 +527,16 @@ fn out_of_range(error: OutOfRange) -> PublicationError {
     PublicationError::Mechanism(error.into())
 }
 
-/// Returns the noise of a view whose decoder row has this norm.
-fn noise(mechanism: &MomentMechanism, row_norm: f64) -> ForecastNoise {
+/// Returns the noise of a view whose decoder rows have these norms: that of counts, first moments
+/// and what is beside them, and that of second moments.
+fn noise(mechanism: &MomentMechanism, row_norm: f64, second_row_norm: f64) -> ForecastNoise {
     let layout = mechanism.layout();
-    let deviation = |index: usize| mechanism.noise()[index].standard_deviation() * row_norm;
+    let unit = |index: usize| mechanism.noise()[index].standard_deviation();
+    let deviation = |index| unit(index) * row_norm;
     ForecastNoise {
         count: deviation(Layout::COUNT),
         first: deviation(layout.first().start),
-        second: layout.second().next().map(deviation),
+        second: layout.second().next().map(|index| unit(index) * second_row_norm),
         sent: layout.sent().map(deviation),
         bin: layout.bins().next().map(deviation),
     }

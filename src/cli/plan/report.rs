@@ -14,7 +14,7 @@ use super::forecast::{EstimateNoise, Forecast, ForecastNoise, JointSensitivity};
 
 /// Formats the forecast of one strategy in full.
 pub(super) fn details(forecast: &Forecast, columns: Option<&ColumnForecasts>) -> String {
-    let strategy = format!("{} for ", word(&forecast.strategy));
+    let strategy = format!("{} for ", forecast.name());
     let tables = [&figures(forecast)[..], &noise_levels(forecast)].map(table).join("\n");
     let advice = forecast.second_moment_advice.as_ref().map_or(String::new(), SecondMomentAdvice::text);
     let (mean, price) = (mean(forecast, columns), price(forecast));
@@ -49,11 +49,11 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
     };
     let mean_titles: Vec<String> = means[0].iter().map(title).collect();
     let row = |(forecast, means): (&Forecast, &Vec<(String, String)>)| {
-        let mark = if in_file.as_ref() == Some(&forecast.strategy) { " *" } else { "" };
+        let mark = if in_file.as_ref() == Some(&forecast.name()) { " *" } else { "" };
         let noise = &forecast.noise.last_noise;
         let cost = |amount: Option<usize>| amount.map_or("-".into(), |amount| thousands(amount as u64));
         let figures = [
-            format!("{}{mark}", forecast.strategy),
+            format!("{}{mark}", forecast.name()),
             number(forecast.factorization.error.rmse),
             forecast.factorization.loss_excess.map_or("-".into(), excess),
             number(forecast.factorization.error.max_error),
@@ -109,8 +109,7 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
          after the last epoch{scaled}. Bytes of state, and products (multiplications) a step: per coordinate; - where it does not \
          run."
     ));
-    let shown =
-        strategies.iter().find(|forecast| in_file.as_ref() == Some(&forecast.strategy)).unwrap_or(best);
+    let shown = strategies.iter().find(|forecast| in_file.as_ref() == Some(&forecast.name())).unwrap_or(best);
     let legend = format!(
         "\n{narrowed}{meaning}{}{bound}{}{}{}See one in full with --strategy {}.\n",
         if in_file.is_some() { "*: the strategy of the file.\n" } else { "" },

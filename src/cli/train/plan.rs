@@ -62,7 +62,8 @@ impl<'a> TrainingPlan<'a> {
         let listed = (1..=training.passes).rev().step_by(every).collect::<Vec<_>>().into_iter().rev();
         let spent = listed.map(|passes| Ok((passes, publication.spent_after(passes)?.unwrap_or_default())));
         let coordinates = publication.layout().coordinates() as u64;
-        let state = strategy.encoder_bytes() as u64;
+        // The larger one, for all coordinates.
+        let state = mechanism.strategies().second().encoder_bytes().max(strategy.encoder_bytes()) as u64;
         Ok(Self {
             training,
             parameters: parameters.columns.len(),
@@ -77,7 +78,7 @@ impl<'a> TrainingPlan<'a> {
             epsilon_by_pass: spent.collect::<Result<_, PublicationError>>()?,
             noise_multiplier: moments.parameters().noise_multiplier,
             sensitivity: moments.sensitivity(),
-            strategy: publication.calibration().strategy.name.to_string(),
+            strategy: publication.calibration().strategies.to_string(),
             workload: parameters.release.workload.to_string(),
             gradient_noise: each * error.frobenius / (horizon as f64).sqrt(),
             last_gradient_noise: each * error.last_row,
@@ -165,7 +166,7 @@ pub(in crate::cli) fn print_check(
     let dimension = publication.layout().dimension;
     let mut norms = Vec::new();
     for step in 1..=training.steps_per_pass() {
-        examples.gradients(step, &vec![0.0; dimension], &mut |gradient| {
+        examples.gradients(examples.batch(step), &vec![0.0; dimension], &mut |gradient| {
             let norm = gradient.iter().map(|value| value * value).sum::<f64>().sqrt();
             norms.extend(Some(norm).filter(|norm| !norm.is_nan()));
         });

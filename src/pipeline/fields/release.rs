@@ -66,9 +66,14 @@ pub(super) static RELEASE: SectionDefinition = SectionDefinition {
     },
     rules: &[
         Rule {
-            when: &[IsNot("strategy", These(&["auto"]))],
+            when: &[IsNot("strategy", These(&["auto"])), IsNot("second_strategy", These(&["auto"]))],
             then: &[Lacks("memory_limit")],
             message: "a memory limit is only for strategy = \"auto\": leave it out",
+        },
+        Rule {
+            when: &[Is("method", These(&["pp", "joint-clip"]))],
+            then: &[Lacks("second_strategy"), Lacks("second_workload")],
+            message: "second moments have a strategy of their own with jme, ime and cs alone: leave it out",
         },
         Rule {
             when: &[IsNot("method", These(&["ime"]))],
@@ -143,6 +148,21 @@ const MOMENTS: &[Field] = &[
         "How noise is correlated over epochs; `hushflow plan FILE` compares all.",
     )
     .costs("None: every strategy has the same guarantee and another error."),
+    Field::optional(
+        "second_strategy",
+        FieldType::Text,
+        "second moments have the strategy of all moments",
+        "\"blt:4\"",
+        "A `strategy` of second moments alone, with jme, ime and cs.",
+    )
+    .costs("None, but a weight at which second moments are free has to be found for both strategies."),
+    Field::optional(
+        "second_workload",
+        FieldType::Text,
+        "as `workload`",
+        "\"adam:0.999\"",
+        "A `workload` of second moments alone, which then have a strategy of their own.",
+    ),
     Field::optional(
         "memory_limit",
         FieldType::from(0),

@@ -25,9 +25,18 @@ pub(super) const RULES: &[Rule] = &[
             Lacks("source.preflight"),
             Lacks("release.method"),
             Lacks("privacy.second_moments"),
-            Lacks("simulation.offsets"),
         ],
         message: "a file with [training] trains a model, which does not use this: leave it out",
+    },
+    Rule {
+        when: &[Has("training"), IsNot("training.optimiser", These(&["jme"]))],
+        then: &[Lacks("release.second_strategy"), Lacks("release.second_workload")],
+        message: "only optimiser = \"jme\" releases second moments that can have a strategy of their own: leave it out",
+    },
+    Rule {
+        when: &[Is("privacy.second_moments", These(&["none"])), IsNot("release.method", Of(estimators))],
+        then: &[Lacks("release.second_strategy"), Lacks("release.second_workload")],
+        message: "no second moments are released: leave it out",
     },
     Rule {
         when: &[Has("training")],

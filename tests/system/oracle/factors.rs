@@ -49,12 +49,13 @@ pub(super) enum Factor {
     Sent,
     Histograms,
     Windows,
+    Second,
 }
 
 use Factor as F;
 
 /// The levels of each factor, the default first.
-pub(super) const FACTORS: [(Factor, &[&str]); 27] = [
+pub(super) const FACTORS: [(Factor, &[&str]); 28] = [
     (F::Unit, &["record", "entity"]),
     (F::Neighbours, &["replace-one", "zero-out", "replace-one-in-place"]),
     // One of the adjacencies to which the guarantee converts: its own, the next one, …
@@ -142,6 +143,8 @@ pub(super) const FACTORS: [(Factor, &[&str]); 27] = [
     (F::Histograms, &["none", "bins", "bins and values", "tree and weight"]),
     // Epochs of a window and of a stride, for estimators of windows.
     (F::Windows, &["each epoch", "3/1", "4/2", "3/3", "growing"]),
+    // The strategy of second moments.
+    (F::Second, &["same", "identity", "square-root"]),
 ];
 
 /// Number of methods that sum moments: the first ones. Estimators of means follow, then those of
@@ -339,6 +342,9 @@ impl Case {
         }
         if !self.is(F::Method, &["jme"]) && self.is(F::Moments, &["none"]) {
             self.set(F::Moments, "diagonal");
+        }
+        if !self.is(F::Method, &["jme", "ime", "cs"]) || self.is(F::Moments, &["none"]) {
+            self.set(F::Second, "same");
         }
         if self.is(F::Method, &["pp", "joint-clip"]) {
             self.set(F::Missing, "skip");

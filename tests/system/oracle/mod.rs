@@ -25,7 +25,9 @@
 //! | `same_output` | worlds of other records and the same sums: equal to the byte |
 //! | `same_release` | worlds of other sums, with noise that makes releases equal to the byte |
 //! | `stores` | sources at servers: PostgreSQL, Kafka and S3, where they are installed |
+//! | `late_keys` | entities all of whose records enter the slot of a key together |
 //! | `queries` | `hushflow query` over neighbouring files |
+//! | `training` | `hushflow train` over neighbouring rows, along the same releases |
 //! | `plants` | planted faults, which must be found |
 //! | `drawn` | the distribution of the noise drawn |
 //!
@@ -44,6 +46,7 @@
 mod distance;
 mod drawn;
 mod factors;
+mod late_keys;
 mod pairs;
 mod pipeline;
 mod plants;
@@ -53,6 +56,7 @@ mod rows;
 mod same_output;
 mod same_release;
 mod stores;
+mod training;
 mod world;
 
 use std::collections::BTreeMap;
@@ -344,15 +348,17 @@ fn keys_of_an_entity_of_one_world_alone_are_not_seen() {
                 (Factor::Clock, "arrival"),
                 (Factor::Neighbours, ["replace-one", "zero-out"][usize::from(seed == 3)]),
             ];
-            Case::of(&levels, seed as u64)
+            // Of the pairs with keys that are shown, the second has opposite values in one of them.
+            Case::of(&levels, [0, 9, 2, 3][seed])
         })
     });
     let findings = NEIGHBOURS.tried(&cases.collect::<Vec<_>>());
     findings.expect_no_leaks();
-    // An entity of one record moves releases as far as a record does that moves to a key that is
-    // not shown: half of what is charged for the moments.
+    // The entity of one record moves the slot of its key as far as is charged. The rest of the
+    // charge, a tenth, is for the counts that find keys. Entities of several records attain it where
+    // all of them enter a slot together: see `late_keys`.
     let share = findings.shares.values().copied().fold(0.0, f64::max);
-    assert!(findings.tried == 16 && (0.44..0.9001).contains(&share), "{share}");
+    assert!(findings.tried == 16 && (0.8..0.9001).contains(&share), "{share}");
 }
 
 /// An oracle whose pairs are far from a bound would not detect that the bound is broken.
@@ -368,6 +374,7 @@ fn the_worst_neighbours_are_nearly_as_far_apart_as_the_ledger_says() {
         (&[(Factor::Unit, "entity"), (Factor::Limits, "3/2/2"), (Factor::Horizon, "7")], 0.9),
         (&[(Factor::Unit, "entity"), (Factor::Sent, "2"), (Factor::Neighbours, "zero-out")], 0.99),
         (&[(Factor::Unit, "entity"), (Factor::Sent, "2"), (Factor::Keys, "three")], 0.99),
+        (&[(Factor::Second, "square-root"), (Factor::Keys, "three")], 0.9),
     ] {
         // The seed decides which of the worst pairs is used.
         let cases: Vec<_> = (0..8).map(|seed| Case::of(levels, seed)).collect();

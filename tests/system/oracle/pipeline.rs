@@ -193,7 +193,11 @@ impl Case {
             "coa" if self.seed.is_multiple_of(2) => "'momentum:0.5'\nschedule = 'linear:1'",
             _ => "'prefix'",
         };
-        format!("[release]\nmethod = '{method}'\nstrategy = '{strategy}'\nworkload = {workload}\n")
+        let second = match &self[F::Second] {
+            "same" => String::new(),
+            second => format!("second_strategy = '{second}'\nsecond_workload = 'prefix'\n"),
+        };
+        format!("[release]\nmethod = '{method}'\nstrategy = '{strategy}'\nworkload = {workload}\n{second}")
     }
 
     fn windows(&self) -> String {
