@@ -38,7 +38,7 @@ pub enum CompositionError {
 pub enum LedgerRefusal {
     /// The stated budget differs from the ledger's.
     #[error(
-        "the budget of this data set is {recorded}, and others count on it, but the pipeline file says {stated}: state the \
+        "the budget of this data set is {recorded}, and other pipelines rely on it, but the pipeline file says {stated}: state the \
          same in all files; to change it for all, `hushflow ledger DIR --budget EPSILON,DELTA`"
     )]
     OtherBudget {
@@ -172,7 +172,7 @@ pub enum LedgerError {
     },
     /// No ledger has an entry for a state directory.
     #[error(
-        "{}: no ledger knows of this state directory: its releases, if it has any, are in no composition; the next run that \
+        "{}: no ledger has an entry for this state directory: its releases, if it has any, are in no composition; the next run that \
          publishes enters it",
         path.display()
     )]

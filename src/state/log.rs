@@ -36,7 +36,8 @@ impl Frame {
 
     /// Decodes the payload as a `T`; errors name `file`.
     pub(super) fn decode<'a, T: Deserialize<'a>>(&'a self, file: &dyn StorageFile) -> Result<T, StateError> {
-        decode(&self.payload).map_err(|_| damaged(file, self.offset, "the payload is not of its kind's form"))
+        decode(&self.payload)
+            .map_err(|_| damaged(file, self.offset, "the payload does not have the form of its kind"))
     }
 
     /// Decodes the epoch and its link from a frame of either epoch kind.
@@ -156,7 +157,7 @@ pub(super) fn has_file_header(file: &dyn StorageFile, role: FileRole) -> Result<
             let path = file.path().to_owned();
             Err(StateError::UnknownVersion { path, found, supported: VERSION })
         }
-        Err(HeaderFlaw::Role) => Err(damaged(file, 0, "the file header is another kind of file's")),
+        Err(HeaderFlaw::Role) => Err(damaged(file, 0, "the file header belongs to another kind of file")),
     }
 }
 
@@ -200,7 +201,7 @@ impl SealedFile {
                 Err(damaged(&*file, start, "a frame of this kind does not belong here"))
             }
             FrameRead::Frame(frame) if frame.end() != length => {
-                Err(damaged(&*file, frame.end(), "bytes follow where the file should end"))
+                Err(damaged(&*file, frame.end(), "there are bytes after the last frame"))
             }
             FrameRead::Frame(frame) => frame.decode(&*file).map(Some),
             _ => Err(damaged(&*file, start, "the frame is cut short or fails its checksum")),

@@ -292,7 +292,7 @@ impl Replay {
         let Some(frame) = self.next_packed()? else { return Ok(None) };
         let file = self.file()?;
         let (epoch, _) = frame.decode_epoch(file)?;
-        let malformed = || damaged(file, frame.offset, "its integers are not packed as they should be");
+        let malformed = || damaged(file, frame.offset, "the packed integers are malformed");
         epoch.unpack().ok_or_else(malformed).map(Some)
     }
 

@@ -94,7 +94,7 @@ impl PublicReader {
         }
         let frame = next(&*file, FILE_HEADER_LENGTH as u64)?.ok_or_else(missing)?;
         if frame.header.kind != kind::HEADER {
-            return Err(damaged(&*file, frame.offset, "a log begins with its header"));
+            return Err(damaged(&*file, frame.offset, "the log does not begin with its header"));
         }
         let header = frame.decode(&*file)?;
         let head = LogHead::before(&frame.payload);
@@ -133,9 +133,9 @@ impl PublicReader {
         let (payload, stored): (ReleasePayload<'_>, ChainLink) = frame.decode(&*self.file)?;
         let mut head = self.head;
         head.advance(&*self.file, &frame, &payload, stored)?;
-        let release = payload.unpack(head.link).ok_or_else(|| {
-            damaged(&*self.file, frame.offset, "its integers are not packed as they should be")
-        })?;
+        let release = payload
+            .unpack(head.link)
+            .ok_or_else(|| damaged(&*self.file, frame.offset, "the packed integers are malformed"))?;
         (self.head, self.offset) = (head, frame.end());
         Ok(Some(release))
     }

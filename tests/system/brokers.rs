@@ -182,7 +182,7 @@ fn a_redis_stream_that_was_reset_is_refused() {
     let port = server.port.to_string();
     finish(&mut run(&named(&port, &format!("{port}/1")), &case.state(), 1)).failed(1, &refused);
     other.redis(&["DEL", "rows"]);
-    finish(&mut run(&pipeline, &case.state(), 1)).failed(1, &["redis://127.0.0.1", "not there any more"]);
+    finish(&mut run(&pipeline, &case.state(), 1)).failed(1, &["redis://127.0.0.1", "no longer exists"]);
     other.redis(&["XADD", "rows", "1-1", "a", "1"]);
     finish(&mut run(&pipeline, &case.state(), 1)).failed(1, &["ends with id 1-1, before the last entry"]);
     other.redis(&["DEL", "rows"]);
@@ -256,7 +256,7 @@ fn unusable_jetstream_messages_are_counted_and_a_reset_stream_is_refused() {
     assert!(ended.err.contains("trying again"), "{}", ended.err);
     let again = || harness::finish(&mut harness::run(&pipeline, &case.state(), 1));
     other.nats_ask("$JS.API.STREAM.DELETE.rows", "", "");
-    again().failed(1, &["nats://127.0.0.1", "not there any more"]);
+    again().failed(1, &["nats://127.0.0.1", "no longer exists"]);
     create_stream(server.port);
     again().failed(1, &["ends with message 0, before the last message"]);
 }

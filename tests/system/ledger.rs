@@ -362,5 +362,5 @@ fn parameters_other_than_the_paid_ones_are_reported() {
     finish(&mut command("verify", &data.state("first"))).failed(1, &parts);
     std::fs::remove_file(enrolment("first")).expect("a file");
     finish(&mut command("verify", &data.state("first")))
-        .failed(1, &["no ledger knows of this state directory"]);
+        .failed(1, &["no ledger has an entry for this state directory"]);
 }

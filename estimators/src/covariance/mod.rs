@@ -99,7 +99,7 @@ pub enum CovarianceError {
     #[error(transparent)]
     Accounting(#[from] AccountingError),
     /// A requested part of the budget exceeds the remaining budget.
-    #[error("a part of {wanted:e} does not fit the {left:e} of rho that are left")]
+    #[error("a part of {wanted:e} exceeds the remaining rho of {left:e}")]
     Overspent {
         /// The requested part.
         wanted: f64,

@@ -77,7 +77,9 @@ pub enum AccountingError {
         delta: f64,
     },
     /// Mechanisms spend more than can be represented.
-    #[error("together the mechanisms spend more than can be counted (μ² above 2³²): no privacy is left")]
+    #[error(
+        "together the mechanisms spend more than can be represented (μ² above 2³²): they give no privacy"
+    )]
     Overspent,
     /// A privacy loss is too large to be counted.
     #[error("a privacy loss of {0} is too large: expected at most 600, and σ of at least 1/22: add noise")]

@@ -55,7 +55,7 @@ pub enum DensityError {
     #[error("a moment is not finite, or too large to be squared in floating point: choose larger units")]
     OutOfRange,
     /// Only counts and first moments were released.
-    #[error("no second moments were released, so there is no covariance: look at the moments instead")]
+    #[error("no second moments were released, so there is no covariance: use the moments instead")]
     NoSecondMoments,
     /// Variances and covariances come from different rows, and values are not assumed to be missing
     /// at random.

@@ -148,7 +148,7 @@ impl MomentEncoder {
             Self::Shared(encoder) => encoder.restore(state),
             Self::Separate { encoders: [first, second], .. } => {
                 let (one, other) = saved_parts(state)
-                    .ok_or(StepError::State { reason: "it is not one of two strategies" })?;
+                    .ok_or(StepError::State { reason: "it does not belong to two strategies" })?;
                 first.restore(one)?;
                 second.restore(other)?;
                 match first.steps() == second.steps() {

@@ -39,7 +39,7 @@ const MARGIN: f64 = 1e-12;
 pub enum SelectionError {
     /// ρ or Δ is not a positive number, or √(2ρ)/Δ is not.
     #[error(
-        "a selection with rho {rho:?} and sensitivity {sensitivity} has no weight: both must be above 0, and finite"
+        "a selection with rho {rho:?} and sensitivity {sensitivity} is invalid: both must be above 0, and finite"
     )]
     Weight {
         /// The given ρ.
@@ -49,7 +49,7 @@ pub enum SelectionError {
     },
     /// ε or Δ is not a positive number, or ε/(2Δ) is not.
     #[error(
-        "a selection with epsilon {epsilon:?} and sensitivity {sensitivity} has no weight: both must be above 0, and finite"
+        "a selection with epsilon {epsilon:?} and sensitivity {sensitivity} is invalid: both must be above 0, and finite"
     )]
     PureWeight {
         /// The given ε.

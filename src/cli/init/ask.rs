@@ -170,8 +170,10 @@ impl Questions<'_> {
             None => {
                 let default = search.as_ref().map_or(1, |search| search.records(repeat_policy));
                 let what = match repeat_policy {
-                    RepeatPolicy::Keep => "Most records with which one of them counts in an epoch",
-                    RepeatPolicy::Average => "Most keys of which the mean of one of them counts in an epoch",
+                    RepeatPolicy::Keep => "Maximum number of records of one of them that count in an epoch",
+                    RepeatPolicy::Average => {
+                        "Maximum number of keys to which one of them contributes in an epoch"
+                    }
                 };
                 ask(&format!("{what}: noise is proportional to it"), &default.to_string(), whole)?
             }
@@ -338,7 +340,7 @@ fn show(text: &str) -> Result<(), CliError> {
 fn line() -> Result<String, CliError> {
     let mut line = String::new();
     match stdin().lock().read_line(&mut line)? {
-        0 => Err(CliError::failed("the answers have ended, and nothing was written")),
+        0 => Err(CliError::failed("the input ended before the last question, and nothing was written")),
         _ => Ok(line.trim().into()),
     }
 }

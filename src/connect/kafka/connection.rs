@@ -96,7 +96,7 @@ impl TopicConsumer {
             Ok(metadata.topics().first().map_or(0, |found| found.partitions().len()))
         })?;
         // A server that has just started may not know the topic yet.
-        if number == 0 { Err(transient("the topic is not there")) } else { Ok(number as u32) }
+        if number == 0 { Err(transient("the server has no such topic")) } else { Ok(number as u32) }
     }
 
     fn trouble(&self, error: &KafkaError) -> RequestError {
@@ -144,7 +144,7 @@ impl TopicConsumer {
     /// Starts reading a partition at this offset, or at the first available one.
     pub(super) fn begin(&self, partition: u32, offset: Option<u64>) -> Result<(), RequestError> {
         let offset = offset.map(i64::try_from).transpose();
-        let offset = offset.map_err(|_| transient("the offset is beyond all others"))?;
+        let offset = offset.map_err(|_| transient("the offset is larger than any that Kafka has"))?;
         let mut list = TopicPartitionList::new();
         let offset = offset.map_or(Offset::Beginning, Offset::Offset);
         list.add_partition_offset(&self.topic.stream, partition as i32, offset)

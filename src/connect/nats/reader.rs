@@ -62,7 +62,7 @@ impl NatsReader {
     ) -> Result<T, RequestError> {
         match question(&mut self.connection) {
             Err(RequestError::NoStream) if self.position != Position::START => {
-                Err(lost(self.connection.stream.name(), "is not there any more".into()))
+                Err(lost(self.connection.stream.name(), "no longer exists".into()))
             }
             answer => answer,
         }

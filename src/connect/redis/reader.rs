@@ -60,7 +60,7 @@ impl RedisReader {
         }
         let facts = match self.connection.facts() {
             Err(RequestError::NoStream) => {
-                return Err(lost(self.connection.stream.name(), "is not there any more".into()));
+                return Err(lost(self.connection.stream.name(), "no longer exists".into()));
             }
             facts => facts?,
         };

@@ -159,7 +159,7 @@ impl SegmentReader {
             return refuse("its synced length is not one that a run could write here");
         }
         let Some((count, records)) = frame.payload.split_first_chunk::<COUNT_LENGTH>() else {
-            return refuse("the payload is not of its kind's form");
+            return refuse("the payload does not have the form of its kind");
         };
         let count = u64::from_le_bytes(*count);
         if count < self.records {
