@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hushflow_mechanism::estimate::histogram::{Distribution, NoisyHistogram};
 use hushflow_mechanism::estimate::intervals::{Confidence, Interval};
+use hushflow_mechanism::estimate::selection;
 use hushflow_mechanism::estimate::share::Share;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::Moments;
@@ -190,6 +191,16 @@ pub(super) fn quality<'a>(mut histograms: impl Iterator<Item = &'a NoisyHistogra
     if histograms.all(NoisyHistogram::has_shares) { "good" } else { "noise-dominated" }
 }
 
+/// The interval of the number of records, given the quality.
+pub(super) fn count_interval<'a>(
+    moments: &Moments,
+    histograms: impl Iterator<Item = &'a NoisyHistogram>,
+    level: f64,
+) -> Interval {
+    let words: Vec<_> = histograms.map(NoisyHistogram::word).collect();
+    selection::count_interval(moments.count(), moments.noise.count, level, &words)
+}
+
 #[derive(Debug)]
 struct HistogramEstimate {
     column: String,
@@ -326,7 +337,7 @@ impl Estimate for HistogramsEstimate {
     }
 
     fn count_interval(&self) -> Option<Interval> {
-        Some(self.moments.noisy().count_interval(self.confidence.level))
+        Some(count_interval(&self.moments, self.own.iter().map(|own| &own.noisy), self.confidence.level))
     }
 
     fn quality(&self) -> Option<&'static str> {
