@@ -2,11 +2,11 @@
 
 pub(crate) mod calendar;
 mod format;
-mod skipped;
+mod changes;
 
 pub use calendar::epochs_over;
 pub use format::TimeFormat;
-pub(crate) use skipped::SkippedTimes;
+pub(crate) use changes::{ClockChange, ClockChanges};
 
 use calendar::EpochLength;
 use hushflow_mechanism::epochs::TimeSchedule;

@@ -19,6 +19,7 @@ use super::{
 use crate::document::Section;
 use crate::document::definition::{FieldDefinition, FieldType};
 use crate::histogram::{Histogram, HistogramBins, even_edges};
+use crate::spelling::did_you_mean;
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
@@ -57,8 +58,9 @@ pub(super) fn column(section: &Section<'_>, log: &LogFacts<'_>, numeric: bool) -
     let checked = name.map(|name| match known().any(|histogram| histogram.column == *name) {
         true => Ok((*name).to_owned()),
         false => {
-            let expected = known().map(|histogram| histogram.column.as_str()).collect::<Vec<_>>().join(", ");
-            Err(format!("there is no such histogram of {name:?}: expected one of {expected}"))
+            let known: Vec<&str> = known().map(|histogram| histogram.column.as_str()).collect();
+            let (expected, meant) = (known.join(", "), did_you_mean(name, &known));
+            Err(format!("there is no such histogram of {name:?}: expected one of {expected}{meant}"))
         }
     })?;
     Some(Some(checked.value))

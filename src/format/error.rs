@@ -26,11 +26,12 @@ pub enum FormatError {
     },
     /// A wanted column is not in the header.
     ///
-    /// The header may be a row of data by mistake, so the message quotes nothing from it, not even
-    /// a similar name.
+    /// The header may be a row of data by mistake, so the message quotes nothing from it; but it
+    /// quotes a similar name if all other wanted names are in it.
     #[error(
-        "{}:1: none of the {width} columns that line 1 names is {column:?}: names must agree to the letter; \
+        "{}:1: none of the {width} columns that line 1 names is {column:?}{}: names must agree to the letter; \
          correct the name, or begin the file with a header{}", path.display(),
+        meant.as_ref().map(|meant| format!("; did you mean {meant:?}?")).unwrap_or_default(),
         other.map_or_else(String::new, |other| format!(
             "; one column may mean another delimiter, such as [source] delimiter = {:?}", char::from(other.byte()).to_string()
         ))
@@ -42,6 +43,8 @@ pub enum FormatError {
         column: String,
         /// The number of columns.
         width: usize,
+        /// The name that may be meant.
+        meant: Option<String>,
         /// Another delimiter that line 1 holds, if it names one column.
         other: Option<Delimiter>,
     },

@@ -141,7 +141,7 @@ impl Rehearsal {
             self.counters.duplicates = self.duplicates.found();
             progress(self.counters.rows);
             let reader = &readers[index];
-            self.clocks.readers[index].count(reader.counters(), reader.unjudged());
+            self.clocks.readers[index].count(reader.unjudged());
             match event {
                 Ok(SourceEvent::Batch(batch)) => self.add(index, batch),
                 Ok(SourceEvent::Mark(mark)) => {
@@ -178,7 +178,7 @@ impl Rehearsal {
         let is_new = self.judge.close(closed.due, &closed.counters);
         if self.has_checked_first_rows && is_new && self.problems.is_empty() {
             let surveys = self.surveys(readers);
-            self.problems = self.judge.judge(&surveys.iter().collect::<Vec<_>>());
+            self.problems = self.judge.judge(&surveys.iter().collect::<Vec<_>>(), published);
             self.note_stop(published);
         }
     }
