@@ -239,8 +239,17 @@ impl<'a> EstimateLine<'a> {
             longest_key: self.longest_key,
             // Local time has an offset.
             start: if self.start().ends_with('Z') { 16 } else { 22 },
+            brief_start: if self.starts_at_one_time() { 10 } else { 16 },
         };
         TableLayout::new(style, &header.cells, header, sizes)
+    }
+
+    /// Whether every epoch starts at the same time of day.
+    fn starts_at_one_time(&self) -> bool {
+        let Schedule::ByTime(by) = &self.subject.parameters().epochs.schedule else { return false };
+        let [first, second, third] =
+            [1, 2, 3].map(|epoch| epoch_start(by, epoch).get(11..16).map(String::from));
+        first == second && second == third
     }
 
     /// The sent records; `None` where the log does not release their number.

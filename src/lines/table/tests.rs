@@ -18,7 +18,7 @@ fn lines(style: &TableStyle, key: &str, longest: usize) -> Vec<String> {
         style,
         &titles,
         &header,
-        TableSizes { horizon: 365, longest_key: longest, start: 16 },
+        TableSizes { horizon: 365, longest_key: longest, start: 16, brief_start: 10 },
     );
     let line = layout.line(&row(key, &["1.5 ± 0.1"; 6]), None);
     let without = layout.line(&row(key, &[]), Some("the count is 3 with noise of deviation 29"));
@@ -65,7 +65,7 @@ fn no_title_is_cut() {
     for (width, columns) in (40..120).flat_map(|width| [(width, vec![]), (width, vec!["mean", "sd"])]) {
         let columns: Vec<String> = columns.into_iter().map(String::from).collect();
         let style = TableStyle { width: Some(width), columns, ..TableStyle::default() };
-        let sizes = TableSizes { horizon: 365, longest_key: 3, start: 16 };
+        let sizes = TableSizes { horizon: 365, longest_key: 3, start: 16, brief_start: 10 };
         let text = TableLayout::new(&style, &titles, &header, sizes).titles(&header);
         assert!(text.lines().all(|line| line.chars().count() < width), "{width}: {text}");
         let letters: String = text.split_whitespace().collect();
@@ -91,7 +91,7 @@ fn cells_are_chosen_by_title_word_or_column() {
         let header = row("key", &TITLES);
         let titles = TITLES.map(String::from);
         assert_eq!(
-            TableLayout::new(&style, &titles, &header, TableSizes { horizon: 9, longest_key: 3, start: 16 })
+            TableLayout::new(&style, &titles, &header, TableSizes { horizon: 9, longest_key: 3, start: 16, brief_start: 10 })
                 .cells
                 .iter()
                 .map(|&(index, _)| index)
@@ -118,6 +118,25 @@ fn long_keys_are_wrapped_below_their_column() {
     let column = lines[0].find("key").unwrap();
     assert_eq!(lines[2], format!("{}kkkkk", " ".repeat(column)));
     assert!(lines[1].ends_with("good") && lines[3].ends_with("no estimate: good"), "{lines:?}");
+}
+
+/// On 80 columns the date of a daily epoch stays and its number goes, for a second number.
+#[test]
+fn what_says_least_is_left_out_first() {
+    let of = |width| lines(&TableStyle { width: Some(width), ..TableStyle::default() }, "JFK", 3);
+    assert!(of(120)[1].starts_with("    7  2013-01-07T05:00  JFK"), "{:?}", of(120));
+    let narrow = of(80);
+    assert!(narrow[0].starts_with("from        key") && narrow[1].starts_with("2013-01-07  JFK"), "{narrow:?}");
+    assert_eq!(narrow[1].matches("1.5 ± 0.1").count(), 2);
+}
+
+#[test]
+fn keys_are_wrapped_at_the_ends_of_words() {
+    let check = |key: &str, width, expected: &[&str]| assert_eq!(wrap_key(key, width), expected, "{key}");
+    check("La Guardia Airport", 10, &["La Guardia", "Airport"]);
+    check("north-east/river_bank", 11, &["north-east/", "river_bank"]);
+    check("Kaltenbrunnersdorf am See", 10, &["Kaltenbrun", "nersdorf", "am See"]);
+    check("", 5, &[""]);
 }
 
 #[test]
