@@ -110,6 +110,15 @@ pub enum FormatError {
         /// Description of the file.
         found: &'static str,
     },
+    /// A file is no text.
+    #[error(
+        "{}: the file is not text: expected CSV or NDJSON in UTF-8, or Parquet, packed by gzip or zstd or not (save a \
+         spreadsheet or a text in UTF-16 as CSV in UTF-8)", path.display()
+    )]
+    Binary {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file is one JSON list.
     #[error("{0}: the file is one JSON list: write an object on each line: jq -c '.[]' {0}", path.display())]
     JsonList {
