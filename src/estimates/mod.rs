@@ -165,7 +165,7 @@ impl LogFacts<'_> {
         let found = columns.iter().position(|column| *column == name.value);
         if found.is_none() {
             let expected = columns.join(", ");
-            let meant = did_you_mean(name.value, &columns.iter().map(String::as_str).collect::<Vec<_>>());
+            let meant = did_you_mean(name.value, columns);
             name.report(format!("there is no column {:?}: expected one of {expected}{meant}", name.value));
         }
         found

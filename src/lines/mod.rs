@@ -7,6 +7,7 @@ mod style;
 mod table;
 
 use std::io::{self, Write};
+use std::ops::Range;
 
 use hushflow_mechanism::epochs::Schedule;
 use hushflow_mechanism::view::SecondMomentSource;
@@ -225,6 +226,7 @@ impl<'a> EstimateLine<'a> {
         TableRow {
             epoch: "epoch",
             start: if self.start().is_empty() { "" } else { "from" },
+            brief_start: "from",
             view: self.has_views().then_some("view"),
             key: "key",
             count,
@@ -239,17 +241,18 @@ impl<'a> EstimateLine<'a> {
             longest_key: self.longest_key,
             // Local time has an offset.
             start: if self.start().ends_with('Z') { 16 } else { 22 },
-            brief_start: if self.starts_at_one_time() { 10 } else { 16 },
+            brief_start: self.brief_start().len(),
         };
         TableLayout::new(style, &header.cells, header, sizes)
     }
 
-    /// Whether every epoch starts at the same time of day.
-    fn starts_at_one_time(&self) -> bool {
-        let Schedule::ByTime(by) = &self.subject.parameters().epochs.schedule else { return false };
+    /// The characters of the start of an epoch that tell epochs apart: its date if all start at the
+    /// same time of day, and otherwise all but the year.
+    fn brief_start(&self) -> Range<usize> {
+        let Schedule::ByTime(by) = &self.subject.parameters().epochs.schedule else { return 0..0 };
         let [first, second, third] =
             [1, 2, 3].map(|epoch| epoch_start(by, epoch).get(11..16).map(String::from));
-        first == second && second == third
+        if first == second && second == third { 0..10 } else { 5..16 }
     }
 
     /// The sent records; `None` where the log does not release their number.
@@ -278,6 +281,7 @@ impl<'a> EstimateLine<'a> {
         let row = TableRow {
             epoch: &epoch,
             start: &start,
+            brief_start: start.get(self.brief_start()).unwrap_or(&start),
             view: self.has_views().then_some(&view),
             key: &key,
             count: self.estimate.count_cell().as_ref().map(cell),

@@ -40,6 +40,8 @@ pub(super) struct TableRow<'a> {
     pub(super) epoch: &'a str,
     /// Start of the epoch; empty if epochs are counted.
     pub(super) start: &'a str,
+    /// The part of it that tells epochs apart.
+    pub(super) brief_start: &'a str,
     /// Name of the view, if there are several.
     pub(super) view: Option<&'a str>,
     pub(super) key: &'a str,
@@ -169,7 +171,8 @@ impl<'a> TableLayout<'a> {
         };
         // If a second number would not fit, a long word of quality makes room for it, and follows
         // on a line of its own. Then what says least is left out: the time of day at which every
-        // epoch starts, the number of the epoch beside its start, spaces, and last the start.
+        // epoch starts, or its year, the number of the epoch beside its start, spaces, and last the
+        // start.
         let all = Lead { quality, start, has_epoch: true, least };
         let short = Lead { quality: short, ..all };
         let brief = start.map(|start| start.min(sizes.brief_start));
@@ -377,7 +380,8 @@ impl<'a> TableLayout<'a> {
             text += &format!("{:>width$}  ", row.epoch);
         }
         if let Some(width) = self.start {
-            text += &format!("{:<width$}  ", row.start.get(..width).unwrap_or(row.start));
+            let start = if width < row.start.len() { row.brief_start } else { row.start };
+            text += &format!("{start:<width$}  ");
         }
         if let Some(view) = row.view {
             let view = if self.view < VIEW { cut(view, self.view) } else { view.into() };

@@ -193,7 +193,14 @@ fn by_default_no_run_begins_that_would_publish_little() {
     for row in (0..60).filter(|row| row % 8 > 0) {
         malformed = malformed.replace(&format!(",{}\n", 20 + row), ",old\n");
     }
-    let cases: [Case; 4] = [
+    let malformed = malformed.replace('\n', ",5\n").replacen(",5\n", ",more\n", 1);
+    let cases: [Case; 5] = [
+        (
+            &malformed,
+            vec![("path = 'data.csv'", "path = 'data.csv'\nmissing = 'by-column'"), ("[key]", "[[columns]]\nname = 'more'\nlower = 0\nupper = 9\n[key]")],
+            "unreadable values",
+            Some("most values of \"age\" can't be read: expected a number"),
+        ),
         (&rows(9000, 0), vec![], "unlisted keys", Some("every row has a key that [key] doesn't list")),
         (
             &short,

@@ -66,6 +66,7 @@ pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &Source
         of_stretches(pipeline, all.extent, seen, &mut found);
     }
     if all.extent != Extent::Later && seen.counters.rows >= least {
+        found.extend(unreadable_columns(pipeline, seen, least));
         found.extend(out_of_bounds(pipeline, seen, least));
         found.extend(swapped_clock(seen.survey, least));
         found.extend(empty_histograms(pipeline, seen, least, all.extent == Extent::Whole));
@@ -251,6 +252,21 @@ fn swapped_clock(survey: &RowSurvey, least: u64) -> Option<Problem> {
     })
 }
 
+/// Reports columns most of whose values can't be read, where rows count for their other columns.
+fn unreadable_columns(pipeline: &Pipeline, seen: &SourceRows<'_>, least: u64) -> Vec<Problem> {
+    let is_unreadable = |survey: &&ColumnSurvey| {
+        survey.malformed >= least && 2 * survey.malformed > seen.counters.rows.saturating_sub(survey.missing)
+    };
+    let by_column = pipeline.rows.missing == MissingPolicy::ByColumn;
+    let columns = seen.survey.columns.iter().take(if by_column { pipeline.columns.len() } else { 0 });
+    let problem = |survey: &ColumnSurvey| {
+        let defect = survey.defect.map_or_else(String::new, |defect| format!(": {defect}"));
+        let message = format!("most values of {:?} can't be read{defect}", survey.name);
+        Problem::new("unreadable values", false, message)
+    };
+    columns.filter(is_unreadable).map(problem).collect()
+}
+
 /// Reports columns with most values outside of one bound.
 fn out_of_bounds(pipeline: &Pipeline, seen: &SourceRows<'_>, least: u64) -> Vec<Problem> {
     let columns = pipeline.columns.iter().zip(&seen.survey.columns);
@@ -304,8 +320,13 @@ pub(in crate::check) fn lost_shares(pipeline: &Pipeline, seen: &SourceRows<'_>) 
     let RowCounters { rows, malformed, .. } = seen.counters;
     if is_lost(malformed, rows) {
         let message = format!(
-            "{:.0} % of the rows can't be read{}{}",
+            "{:.0} % of the rows {}{}{}",
             percent(malformed, rows),
+            if pipeline.rows.missing == MissingPolicy::ByColumn {
+                "have a value that can't be read"
+            } else {
+                "can't be read"
+            },
             columns(seen, |column| column.malformed),
             defect(pipeline, seen)
         );

@@ -7,11 +7,11 @@ const TITLES: [&str; 6] = ["mean a", "mean b", "mean c", "sd a", "sd b", "sd c"]
 fn row<'a>(key: &'a str, cells: &[&str]) -> TableRow<'a> {
     let cells = cells.iter().map(ToString::to_string).collect();
     let (epoch, start, count) = ("7", "2013-01-07T05:00", Some("810 ± 29".into()));
-    TableRow { epoch, start, view: None, key, count, cells, quality: Some("good") }
+    TableRow { epoch, start, brief_start: &start[..10], view: None, key, count, cells, quality: Some("good") }
 }
 
 fn lines(style: &TableStyle, key: &str, longest: usize) -> Vec<String> {
-    let header = TableRow { start: "from", ..row("key", &TITLES) };
+    let header = TableRow { start: "from", brief_start: "from", ..row("key", &TITLES) };
     let header = TableRow { count: Some("count".into()), ..header };
     let titles = TITLES.map(String::from);
     let layout = TableLayout::new(
@@ -60,7 +60,7 @@ fn chosen_cells_that_do_not_fit_follow_on_further_lines() {
 #[test]
 fn no_title_is_cut() {
     let titles = ["mean of_the_temperature_in_the_room_at_noon", "sd of_the_temperature"].map(String::from);
-    let header = TableRow { start: "from", count: Some("count".into()), ..row("key", &[]) };
+    let header = TableRow { start: "from", brief_start: "from", count: Some("count".into()), ..row("key", &[]) };
     let header = TableRow { cells: titles.to_vec(), ..header };
     for (width, columns) in (40..120).flat_map(|width| [(width, vec![]), (width, vec!["mean", "sd"])]) {
         let columns: Vec<String> = columns.into_iter().map(String::from).collect();

@@ -40,7 +40,7 @@ use std::f64::consts::SQRT_2;
 /// that values are missing at random: by chance once in 16,000 comparisons.
 pub const CONTRADICTION: f64 = 4.0;
 
-const ALL_CORRELATIONS: Interval = Interval { lower: -1.0, upper: 1.0 };
+pub(super) const ALL_CORRELATIONS: Interval = Interval { lower: -1.0, upper: 1.0 };
 
 /// Knowledge of the correlation of two columns.
 #[derive(Clone, Copy, Debug, PartialEq)]

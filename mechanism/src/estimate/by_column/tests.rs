@@ -1,5 +1,6 @@
 //! Compares estimates by column with plain sums over the rows, and tests them under noise.
 
+use super::correlation::ALL_CORRELATIONS;
 use super::*;
 use crate::moments::{Accumulators, Clipper, QuantisedRows};
 use crate::reference;
