@@ -171,11 +171,10 @@ fn covariances_hold_where_pairs_are_few() {
 /// Two columns whose counts noise moves across the thresholds of their words, in opposite
 /// directions. Among the lines of each combination of words, all intervals hold the truth at least
 /// as often as 95 % less 1 % for terms of second order and 5.2 standard errors, which a correct
-/// interval misses at a rate below 10⁻⁶ for each comparison. Given its own count alone, the mean of
-/// the first column holds in 92 % of the lines in which the second one has too few rows.
+/// interval misses at a rate below 10⁻⁶ for each comparison.
 #[test]
 fn intervals_hold_given_the_words_of_all_columns() {
-    const RELEASES: usize = 12_000;
+    const RELEASES: usize = 3_000;
     let mut random = ChaCha8Rng::seed_from_u64(31);
     let layout = Layout::new(4, SecondMoment::Full);
     let noise = MomentNoise { count: 30.0, first: 6.0, second: 10.0 };
@@ -214,7 +213,7 @@ fn intervals_hold_given_the_words_of_all_columns() {
         }
     }
     let mut compared = 0;
-    for (lines, (held, all)) in shares_held.iter().filter(|(_, (_, all))| *all > 300.0) {
+    for (lines, (held, all)) in shares_held.iter().filter(|(_, (_, all))| *all > 150.0) {
         compared += 1;
         let least = 0.94 - 5.2 * (0.94f64 * 0.06 / all).sqrt();
         assert!(held / all > least, "{lines:?}: {} of {all}", held / all);
