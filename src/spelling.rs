@@ -1,9 +1,11 @@
 //! Suggests similar names, for messages that ask "did you mean …?".
 
-/// Returns the known word nearest to `found`, if at most a third of its letters differ.
+/// Returns the known word nearest to `found`, if at most a third of its letters differ, or one of
+/// two.
 pub(crate) fn closest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
     let nearest = known.iter().map(|word| (edit_distance(found, word), *word)).min()?;
-    (nearest.0 * 3 <= found.chars().count().max(3)).then_some(nearest.1)
+    let letters = found.chars().count();
+    (nearest.0 < letters && nearest.0 * 3 <= letters.max(3)).then_some(nearest.1)
 }
 
 /// Suggests the known word nearest to `found` at the end of a message; nothing if none is near.

@@ -62,7 +62,8 @@ impl EntityCut {
         }
     }
 
-    /// Also counts what counts in each epoch, and its values in each of the first `columns` columns.
+    /// Also counts what counts in each epoch, and its values in each of the first `columns`
+    /// columns.
     pub(super) fn count_values(&mut self, columns: usize) {
         self.values = vec![0; columns];
     }
@@ -212,10 +213,13 @@ impl EntityCut {
     }
 }
 
+/// The problem of limits that leave out most records.
+pub(super) const ENTITY_LIMITS: &str = "entity limits";
+
 fn problem() -> Problem {
     let message = "the limits of entities leave out most records, which don't count: raise participations or \
         records_per_epoch in [entity], or lengthen epochs";
-    Problem::new("entity limits", false, message)
+    Problem::new(ENTITY_LIMITS, false, message)
 }
 
 #[cfg(test)]

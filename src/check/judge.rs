@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clipping::{ClippedColumn, ClippedValues};
 use super::coverage::{ClosedCoverage, Coverage};
-use super::entities::EntityCut;
+use super::entities::{ENTITY_LIMITS, EntityCut};
 use super::problems::{
     Extent, Observation, Problem, SourceRows, beyond_bounds, falling_clock, is_nearly_empty, lost_shares,
     problems,
@@ -219,7 +219,9 @@ impl RowJudge {
         }
         let preflight = self.pipeline.preflight;
         self.marked(problems, |problem| match preflight {
-            Preflight::First | Preflight::Stop => true,
+            // What limits leave out may be meant.
+            Preflight::First => problem.public || problem.kind != ENTITY_LIMITS,
+            Preflight::Stop => true,
             Preflight::Warn => problem.public,
             Preflight::Off => false,
         })

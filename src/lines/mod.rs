@@ -247,12 +247,18 @@ impl<'a> EstimateLine<'a> {
     }
 
     /// The characters of the start of an epoch that tell epochs apart: its date if all start at the
-    /// same time of day, and otherwise all but the year.
+    /// same time of day, and all but the year if they start at full minutes.
     fn brief_start(&self) -> Range<usize> {
-        let Schedule::ByTime(by) = &self.subject.parameters().epochs.schedule else { return 0..0 };
-        let [first, second, third] =
-            [1, 2, 3].map(|epoch| epoch_start(by, epoch).get(11..16).map(String::from));
-        if first == second && second == third { 0..10 } else { 5..16 }
+        const ALL: Range<usize> = 0..22;
+        let Schedule::ByTime(by) = &self.subject.parameters().epochs.schedule else { return ALL };
+        let starts = [1, 2, 3].map(|epoch| epoch_start(by, epoch));
+        let [first, second, third] = starts.each_ref().map(|start| start.get(11..19));
+        let are_full = starts.iter().all(|start| start.get(16..19) == Some(":00"));
+        match (first == second && second == third, are_full) {
+            (true, _) => 0..10,
+            (false, true) => 5..16,
+            (false, false) => ALL,
+        }
     }
 
     /// The sent records; `None` where the log does not release their number.

@@ -80,6 +80,7 @@ pub(super) struct TableLayout<'a> {
     epoch: Option<usize>,
     /// Width of the start of an epoch; `None` if lines leave it out.
     start: Option<usize>,
+    is_brief: bool,
     view: usize,
     key: usize,
     count: usize,
@@ -224,8 +225,9 @@ impl<'a> TableLayout<'a> {
             *width = (*width).max(WIDE_CELL.min(*width + more));
         }
         let epoch = Some(epoch).filter(|_| lead.has_epoch);
-        let bare = TableLayout::bare(style);
-        let lead = TableLayout { epoch, start: lead.start, view, key, count: COUNT, is_stacked, ..bare };
+        let is_brief = lead.start.is_some_and(|start| start < sizes.start);
+        let bare = TableLayout { is_brief, is_stacked, ..TableLayout::bare(style) };
+        let lead = TableLayout { epoch, start: lead.start, view, key, count: COUNT, ..bare };
         TableLayout { cells, per_line, hidden, ..lead }
     }
 
@@ -235,6 +237,7 @@ impl<'a> TableLayout<'a> {
             style,
             epoch: None,
             start: None,
+            is_brief: false,
             view: 0,
             key: 0,
             count: 0,
@@ -380,7 +383,7 @@ impl<'a> TableLayout<'a> {
             text += &format!("{:>width$}  ", row.epoch);
         }
         if let Some(width) = self.start {
-            let start = if width < row.start.len() { row.brief_start } else { row.start };
+            let start = if self.is_brief { row.brief_start } else { row.start };
             text += &format!("{start:<width$}  ");
         }
         if let Some(view) = row.view {

@@ -157,7 +157,8 @@ pub enum RowPolicy {
 pub enum Preflight {
     /// Stop a first run, before every charge and release, if its rows show that it would publish
     /// little or nothing: public facts, such as a clock far ahead of the start, and private ones,
-    /// such as keys that the pipeline doesn't list. Once anything is published, private facts
+    /// such as keys that the pipeline doesn't list, but not what the limits of entities leave out.
+    /// Once anything is published, private facts
     /// decide nothing. The default.
     #[default]
     First,

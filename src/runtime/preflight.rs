@@ -15,8 +15,8 @@
 //! reads the rows after them again, continues from that state, comes to the same judgement, and
 //! publishes no more either, unless the source was corrected.
 //!
-//! Without `"stop"`, one later fact is still reported to everyone, because it is public: that the clock
-//! of a first run fell back. What the limits of entities leave out is followed to the end of a
+//! Without `"stop"`, one later fact is still reported to everyone, because it is public: that the
+//! clock of a first run fell back. What the limits of entities leave out is followed to the end of a
 //! first run if private problems are shown, and always where later rows are judged.
 //!
 //! The rules that decide: [`crate::check`].
@@ -198,7 +198,9 @@ impl RowGuard {
             sources.iter().map(|(counters, survey)| SourceRows::new(*counters, survey)).collect();
         let problems = self.judge.judge_first_rows(&rows, self.duplicates);
         self.forget_entities(self.control.shows_private());
-        if let Some(problem) = problems.iter().find(|problem| problem.stops) {
+        // A public reason says nothing about private ones.
+        let reasons = || problems.iter().filter(|problem| problem.stops);
+        if let Some(problem) = reasons().find(|problem| problem.public).or_else(|| reasons().next()) {
             let preflight = if problem.public { "off" } else { "warn" };
             return Err(refusal("among the first rows, ", problem, preflight));
         }

@@ -358,8 +358,8 @@ impl SourceReader {
         Ok(())
     }
 
-    /// Notes whether the row that was read comes before the first epoch, as all rows before it, from
-    /// the counts of early rows before it: by the public clock, or without one by its time.
+    /// Notes whether the row that was read comes before the first epoch, as all rows before it:
+    /// by the public clock, or without one by its time. Takes the counts of early rows before it.
     fn note_start(&mut self, (early_clock, before_start): (u64, u64)) {
         if self.has_started {
             return;

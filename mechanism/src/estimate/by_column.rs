@@ -244,7 +244,8 @@ impl<'a> ColumnwiseMoments<'a> {
         interval.within(all, quantile::normal((1.0 - level) / 2.0) * noise)
     }
 
-    /// Returns the interval of the number of all rows at this level, given the words of all columns.
+    /// Returns the interval of the number of all rows at this level, given the words of all
+    /// columns.
     pub fn count_interval(&self, level: f64) -> Interval {
         let noise = self.moments.noise.count;
         let words = self.words(noise, |_| Some(noise.powi(2) / 2.0));

@@ -44,7 +44,7 @@
 //! holds whatever the values inside them are. The estimate interpolates F̂ within the bin.
 //!
 //! # Given the word of a line
-//! A histogram has shares if T exceeds its noise clearly, and so noise has a say in which lines show
+//! A histogram has shares if T exceeds its noise clearly, so noise has a say in which lines show
 //! them. N = aT + ε with ε independent of T, so N and N − pT share the noise a·e and (a − p)·e with
 //! the error e of T. Intervals of counts, shares and quantiles are those given the range of T
 //! ([`selection`](super::selection)).

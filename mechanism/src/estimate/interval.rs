@@ -81,8 +81,9 @@ impl Interval {
     ///
     /// No truth is lost, because the bounds contain it: the result contains all that the interval
     /// and the bounds share. In place of an interval that is wholly beyond an end are the numbers
-    /// within `reach` of this end. With a `reach` of z deviations of the estimate's noise, it misses
-    /// only truths from which the estimate is 2z deviations away: one line in 20,000 at 95 %.
+    /// within `reach` of this end. With a `reach` of z deviations of the estimate's noise, it
+    /// misses only truths from which the estimate is 2z deviations away: one line in 20,000 at
+    /// 95 %.
     pub fn within(self, bounds: Self, reach: f64) -> Self {
         let width = if reach.is_finite() { reach.min(bounds.width()) } else { 0.0 };
         Interval {

@@ -22,8 +22,8 @@
 //! **Coverage given the words.** Let W be the counts that decide the words of a line, I the
 //! interval of θ given the ranges of W, and B what bounds allow of θ. For every θ in B, θ ∈ I with
 //! the level, given the words. What is shown contains I ∩ B, so it holds θ at least as often. This
-//! needs that nothing but W decides words. An interval wholly outside B is more frequent where θ̂ is
-//! far from θ, so a word for it would collect lines whose other numbers are wrong, too.
+//! needs that nothing but W decides words. An interval wholly outside B is more frequent where θ̂
+//! is far from θ, so a word for it would collect lines whose other numbers are wrong, too.
 //!
 //! For the population, the error of the sample is independent of the noise, and the two are
 //! combined as by Zou & Donner 2008. A sample mean has Student's law. A sample covariance σᵢⱼ is

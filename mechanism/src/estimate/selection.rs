@@ -62,8 +62,8 @@ impl Selection {
         }
     }
 
-    /// Returns the same selection for an estimate whose noise has this correlation with the one that
-    /// [`correlation`](Self::correlation) is about, and shares nothing else with the number.
+    /// Returns the same selection for an estimate whose noise has this correlation with the one
+    /// that [`correlation`](Self::correlation) is about, and shares nothing else with the number.
     pub fn through(self, correlation: f64) -> Self {
         Selection { correlation: self.correlation * correlation, ..self }
     }
