@@ -1,12 +1,12 @@
 //! Parses and formats times and durations, in microseconds.
 
 pub(crate) mod calendar;
-mod format;
 mod changes;
+mod format;
 
 pub use calendar::epochs_over;
-pub use format::TimeFormat;
 pub(crate) use changes::{ClockChange, ClockChanges};
+pub use format::TimeFormat;
 
 use calendar::EpochLength;
 use hushflow_mechanism::epochs::TimeSchedule;

@@ -231,7 +231,11 @@ impl Estimate for QuantilesEstimate {
     }
 
     fn count_interval(&self) -> Option<Interval> {
-        Some(count_interval(&self.moments, self.histograms.iter().map(|(noisy, _)| noisy), self.confidence.level))
+        Some(count_interval(
+            &self.moments,
+            self.histograms.iter().map(|(noisy, _)| noisy),
+            self.confidence.level,
+        ))
     }
 
     fn quality(&self) -> Option<&'static str> {

@@ -122,8 +122,14 @@ impl<'a> TableLayout<'a> {
                 !style.columns.is_empty() || *count <= TABLE_COLUMNS
             });
             let (per_line, hidden) = (cells.len().max(1), chosen - cells.len());
-            let lead =
-                TableLayout { epoch: Some(7), start, view: VIEW, key: 8, count: CELL, ..TableLayout::bare(style) };
+            let lead = TableLayout {
+                epoch: Some(7),
+                start,
+                view: VIEW,
+                key: 8,
+                count: CELL,
+                ..TableLayout::bare(style)
+            };
             return TableLayout { cells, per_line, hidden, ..lead };
         };
         let epoch = sizes.horizon.to_string().len().max(5);
@@ -428,7 +434,11 @@ fn wrap_key(key: &str, width: usize) -> Vec<String> {
         }
     }
     lines.retain(|line| !line.is_empty());
-    if lines.is_empty() { vec![String::new()] } else { lines.iter().map(|line| line.trim_end().into()).collect() }
+    if lines.is_empty() {
+        vec![String::new()]
+    } else {
+        lines.iter().map(|line| line.trim_end().into()).collect()
+    }
 }
 
 /// Breaks a title between words, and words that are too long.

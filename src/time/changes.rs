@@ -35,11 +35,7 @@ impl ClockChanges {
 
     /// Returns what happens to the local time from which a time was read; `None` if nothing does,
     /// or if it had an offset.
-    pub(crate) fn at(
-        &mut self,
-        time: i64,
-        local: impl FnOnce() -> Option<DateTime>,
-    ) -> Option<ClockChange> {
+    pub(crate) fn at(&mut self, time: i64, local: impl FnOnce() -> Option<DateTime>) -> Option<ClockChange> {
         if self.far.contains(&time) {
             return None;
         }

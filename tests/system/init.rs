@@ -380,7 +380,10 @@ fn decimal_commas_and_swapped_days_are_refused_with_a_remedy() {
 fn mistakes_of_names_and_files_are_explained() {
     let lab = lab();
     lab.write("binary", [b"words\x03".repeat(9), vec![0, 7, 200, 255, b'\n', 1]].concat());
-    lab.write("flags.ndjson", "{\"x\": 1.5, \"ok\": true, \"who\": \"a\"}\n{\"x\": 2.5, \"ok\": false, \"who\": \"b\"}\n".repeat(9));
+    lab.write(
+        "flags.ndjson",
+        "{\"x\": 1.5, \"ok\": true, \"who\": \"a\"}\n{\"x\": 2.5, \"ok\": false, \"who\": \"b\"}\n".repeat(9),
+    );
     let proposed = finish(hushflow(["init", "flags.ndjson"]).current_dir(lab.path(".")));
     assert!(!proposed.err.contains("ok="), "{}", proposed.err);
     let binary = finish(hushflow(["init", "binary"]).current_dir(lab.path(".")));

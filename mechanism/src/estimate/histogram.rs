@@ -199,7 +199,8 @@ impl NoisyHistogram {
         let (total, z) = (self.total, confidence.normal_quantile());
         let share = |(bin, (&count, nearest)): (usize, (&f64, f64))| {
             let noise = self.tree.noise_of(bin, true);
-            let interval = self.interval(noise, count, confidence, z, |p| self.quantiles(noise, p, confidence));
+            let interval =
+                self.interval(noise, count, confidence, z, |p| self.quantiles(noise, p, confidence));
             let estimate = (nearest / total).clamp(interval.lower, interval.upper);
             Share { estimate: Some(estimate), interval }
         };

@@ -416,9 +416,7 @@ fn time_format(pipeline: &Pipeline) -> Option<&TimeFormat> {
 
 /// Returns the unit of times that are numbers since 1970, if they are.
 fn number_format(pipeline: &Pipeline) -> Option<&str> {
-    time_format(pipeline)
-        .filter(|format| matches!(format, TimeFormat::SinceEpoch(_)))
-        .map(TimeFormat::name)
+    time_format(pipeline).filter(|format| matches!(format, TimeFormat::SinceEpoch(_))).map(TimeFormat::name)
 }
 
 /// Describes the defect of the column with the most unreadable values, or of whole rows.
@@ -438,16 +436,14 @@ fn defect(pipeline: &Pipeline, seen: &SourceRows<'_>) -> String {
                 Defect::NotATime
             ),
         },
-        (None, worst) => {
-            worst.and_then(|worst| worst.defect).map_or_else(String::new, |defect| {
-                let format = time_format(pipeline).filter(|_| defect == Defect::NotATime);
-                match format {
-                    Some(format) => {
-                        format!(": expected {}, as time_format in [source] says", format.expected())
-                    }
-                    None => format!(": {defect}"),
+        (None, worst) => worst.and_then(|worst| worst.defect).map_or_else(String::new, |defect| {
+            let format = time_format(pipeline).filter(|_| defect == Defect::NotATime);
+            match format {
+                Some(format) => {
+                    format!(": expected {}, as time_format in [source] says", format.expected())
                 }
-            })
-        }
+                None => format!(": {defect}"),
+            }
+        }),
     }
 }

@@ -58,10 +58,7 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
             forecast.factorization.loss_excess.map_or("-".into(), excess),
             number(forecast.factorization.error.max_error),
         ];
-        let costs = [
-            cost(forecast.cost.memory_per_coordinate),
-            cost(forecast.cost.multiplications_per_step),
-        ];
+        let costs = [cost(forecast.cost.memory_per_coordinate), cost(forecast.cost.multiplications_per_step)];
         let scaled = [number(noise.first), noise.second.map_or("-".into(), number)];
         let scaled = scaled.into_iter().filter(|_| in_units.is_none());
         let means = means.iter().map(|(_, mean)| mean.clone());

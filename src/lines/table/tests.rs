@@ -60,7 +60,8 @@ fn chosen_cells_that_do_not_fit_follow_on_further_lines() {
 #[test]
 fn no_title_is_cut() {
     let titles = ["mean of_the_temperature_in_the_room_at_noon", "sd of_the_temperature"].map(String::from);
-    let header = TableRow { start: "from", brief_start: "from", count: Some("count".into()), ..row("key", &[]) };
+    let header =
+        TableRow { start: "from", brief_start: "from", count: Some("count".into()), ..row("key", &[]) };
     let header = TableRow { cells: titles.to_vec(), ..header };
     for (width, columns) in (40..120).flat_map(|width| [(width, vec![]), (width, vec!["mean", "sd"])]) {
         let columns: Vec<String> = columns.into_iter().map(String::from).collect();
@@ -91,11 +92,16 @@ fn cells_are_chosen_by_title_word_or_column() {
         let header = row("key", &TITLES);
         let titles = TITLES.map(String::from);
         assert_eq!(
-            TableLayout::new(&style, &titles, &header, TableSizes { horizon: 9, longest_key: 3, start: 16, brief_start: 10 })
-                .cells
-                .iter()
-                .map(|&(index, _)| index)
-                .collect::<Vec<_>>(),
+            TableLayout::new(
+                &style,
+                &titles,
+                &header,
+                TableSizes { horizon: 9, longest_key: 3, start: 16, brief_start: 10 }
+            )
+            .cells
+            .iter()
+            .map(|&(index, _)| index)
+            .collect::<Vec<_>>(),
             expected
         );
     };
@@ -126,7 +132,10 @@ fn what_says_least_is_left_out_first() {
     let of = |width| lines(&TableStyle { width: Some(width), ..TableStyle::default() }, "JFK", 3);
     assert!(of(120)[1].starts_with("    7  2013-01-07T05:00  JFK"), "{:?}", of(120));
     let narrow = of(80);
-    assert!(narrow[0].starts_with("from        key") && narrow[1].starts_with("2013-01-07  JFK"), "{narrow:?}");
+    assert!(
+        narrow[0].starts_with("from        key") && narrow[1].starts_with("2013-01-07  JFK"),
+        "{narrow:?}"
+    );
     assert_eq!(narrow[1].matches("1.5 ± 0.1").count(), 2);
 }
 

@@ -18,7 +18,10 @@ fn by_default_no_run_begins_that_would_publish_little() {
     let cases: [Case; 5] = [
         (
             &malformed,
-            vec![("path = 'data.csv'", "path = 'data.csv'\nmissing = 'by-column'"), ("[key]", "[[columns]]\nname = 'more'\nlower = 0\nupper = 9\n[key]")],
+            vec![
+                ("path = 'data.csv'", "path = 'data.csv'\nmissing = 'by-column'"),
+                ("[key]", "[[columns]]\nname = 'more'\nlower = 0\nupper = 9\n[key]"),
+            ],
             "unreadable values",
             Some("most values of \"age\" can't be read: expected a number"),
         ),
@@ -56,7 +59,9 @@ fn by_default_no_run_begins_that_would_publish_little() {
 #[test]
 fn rows_before_the_start_are_no_mistake_if_enough_come_later() {
     let start = ("2020-03-01", "2020-03-30");
-    for (mistyped, clock) in [(false, ("", "")), (false, END_OF_INPUT), (true, ("", "")), (true, END_OF_INPUT)] {
+    for (mistyped, clock) in
+        [(false, ("", "")), (false, END_OF_INPUT), (true, ("", "")), (true, END_OF_INPUT)]
+    {
         let data = rows(16_000, if mistyped { 8400 } else { usize::MAX });
         let mistake = Mistake::new(&data, &[DEFAULT, start, clock]);
         let ended = mistake.run(&[]);
