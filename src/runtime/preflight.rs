@@ -16,8 +16,8 @@
 //! publishes no more either, unless the source was corrected.
 //!
 //! Without `"stop"`, one later fact is still reported to everyone, because it is public: that the
-//! clock of a first run fell back. What the limits of entities leave out is followed to the end of a
-//! first run if private problems are shown, and always where later rows are judged.
+//! clock of a first run fell back. What the limits of entities leave out is followed to the end of
+//! a first run if private problems are shown, and always where later rows are judged.
 //!
 //! The rules that decide: [`crate::check`].
 

@@ -1,4 +1,5 @@
-//! Mistakes in a pipeline file that leaves `preflight` out: no run begins that would publish little.
+//! Mistakes in a pipeline file that leaves `preflight` out: no run begins that would publish
+//! little.
 
 use super::{Case, END_OF_INPUT, Mistake, WARN, rows};
 
