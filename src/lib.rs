@@ -103,7 +103,8 @@ pub mod runtime;
 pub mod security;
 pub mod sink;
 pub mod source;
-mod spelling;
+#[doc(hidden)]
+pub mod spelling;
 pub mod state;
 pub mod strategies;
 mod tcp;

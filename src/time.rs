@@ -1,12 +1,12 @@
 //! Parses and formats times and durations, in microseconds.
 
 pub(crate) mod calendar;
+mod changes;
 mod format;
-mod skipped;
 
 pub use calendar::epochs_over;
+pub(crate) use changes::{ClockChange, ClockChanges};
 pub use format::TimeFormat;
-pub(crate) use skipped::SkippedTimes;
 
 use calendar::EpochLength;
 use hushflow_mechanism::epochs::TimeSchedule;

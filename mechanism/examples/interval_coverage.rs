@@ -6,7 +6,8 @@
 //! and the worst setting in which a quarter of the releases have it.
 //!
 //! "By column" are releases of rows that lack some values, with indicators: the quality is that of
-//! the first column, and the covariance is that of the rows that have both.
+//! the first column that is not good, the numbers are those of the first column, and the covariance
+//! is that of the rows that have the first two.
 //!
 //! ```sh
 //! cargo run --release -p hushflow-mechanism --example interval_coverage
@@ -29,8 +30,9 @@ use rand::SeedableRng;
 /// Noise of sums. Only ratios matter.
 const SUM_NOISE: f64 = 10.0;
 
-/// Mean, variance and correlation of columns in [−1, 1]. The last two are at the largest variance.
-const TRUTHS: [(f64, f64, f64); 8] = [
+/// Mean, variance and correlation of columns in [−1, 1]. The last four are at the largest variance:
+/// of the last two nearly all values are at one bound.
+const TRUTHS: [(f64, f64, f64); 10] = [
     (0.0, 0.1, 0.0),
     (0.4, 0.1, 0.5),
     (0.7, 0.25, 0.8),
@@ -39,10 +41,14 @@ const TRUTHS: [(f64, f64, f64); 8] = [
     (0.2, 0.3, -0.6),
     (0.0, 1.0, 0.2),
     (-0.8, 0.36, 0.9),
+    (0.98, 0.0396, 0.0),
+    (-0.999, 0.001_999, 0.5),
 ];
 
 /// Numbers of records, over the noise of sums.
 const SIZES: [f64; 11] = [2.0, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 40.0, 60.0, 100.0, 1000.0];
+
+const GOOD_BY_COLUMN: &str = "by column, good";
 
 /// Number of intervals that contain the truth, number of all, and the worst share with its setting.
 #[derive(Default)]
@@ -170,24 +176,29 @@ fn by_column(
         let moments = NoisyMoments { layout, coordinates: &coordinates, noise };
         let moments = ColumnwiseMoments::new(moments, 1.0)?;
         let own = moments.column(0);
-        let quality = match own.noisy().quality() {
-            _ if own.count().0 <= MIN_COUNT_TO_NOISE * own.count().1 => "by column, too few",
-            Quality::Good => "by column, good",
-            Quality::NoiseDominated => "by column, noisy",
-        };
+        let words = (0..columns).map(|column| {
+            let column = moments.column(column);
+            match column.noisy().quality() {
+                _ if column.count().0 <= MIN_COUNT_TO_NOISE * column.count().1 => "by column, too few",
+                Quality::Good => GOOD_BY_COLUMN,
+                Quality::NoiseDominated => "by column, noisy",
+            }
+        });
+        let quality = words.into_iter().find(|word| *word != GOOD_BY_COLUMN).unwrap_or(GOOD_BY_COLUMN);
         let mut add = |interval: &'static str, held: bool| {
             let (yes, all) = counts.entry((quality, interval)).or_default();
             *yes += u32::from(held);
             *all += 1;
         };
-        add("count", moments.count_interval(0, 0.95).contains(present * count));
+        add("records", moments.count_interval(0.95).contains(count));
+        add("count", moments.column_count_interval(0, 0.95).contains(present * count));
         let pair = moments.pair(0, 1).ok_or("products are known")?;
-        if let Ok(intervals) = own.noisy().intervals(Confidence::default()) {
+        if let Ok(intervals) = own.intervals(Confidence::default()) {
             let intervals = intervals.within_bounds();
             add("mean", intervals.mean(0).is_some_and(|interval| interval.contains(mean)));
             add("variance", intervals.covariance(0, 0).is_some_and(|interval| interval.contains(variance)));
         }
-        if let Ok(intervals) = pair.noisy().intervals(Confidence::default()) {
+        if let Ok(intervals) = pair.intervals(Confidence::default()) {
             let found = intervals.within_bounds().covariance(0, 1);
             add("covariance", found.is_some_and(|interval| interval.contains(correlation * variance)));
         }

@@ -34,7 +34,8 @@ pub struct EntityCut {
     recent: Recent<Share>,
     /// Number of records of closed epochs that count: kept records, or their means.
     kept: u64,
-    /// The values of each column among these; no columns unless they are counted.
+    /// The same by epoch, and the values of each column among these; empty unless they are counted.
+    by_epoch: BTreeMap<u64, u64>,
     values: Vec<u64>,
     /// The keys of what closed epochs count, each with its entities, if they are asked for.
     keys: Option<HashSet<(u32, Entity)>>,
@@ -55,12 +56,14 @@ impl EntityCut {
             counted: committed,
             recent: Recent::default(),
             kept: 0,
+            by_epoch: BTreeMap::new(),
             values: Vec::new(),
             keys: None,
         }
     }
 
-    /// Also counts the values in each of the first `columns` columns.
+    /// Also counts what counts in each epoch, and its values in each of the first `columns`
+    /// columns.
     pub(super) fn count_values(&mut self, columns: usize) {
         self.values = vec![0; columns];
     }
@@ -143,6 +146,9 @@ impl EntityCut {
                     }
                 };
                 self.kept += counting;
+                if !self.values.is_empty() {
+                    *self.by_epoch.entry(epoch).or_default() += counting;
+                }
                 for (_, column) in values.into_iter().filter(|_| admitted.is_some()) {
                     self.values[column as usize] += 1;
                 }
@@ -170,6 +176,11 @@ impl EntityCut {
     /// their means by [`RepeatPolicy::Average`].
     pub fn counting(&self) -> u64 {
         self.with_open().kept
+    }
+
+    /// Returns the same by epoch; nothing unless it is counted.
+    pub fn counting_by_epoch(&self) -> BTreeMap<u64, u64> {
+        self.with_open().by_epoch
     }
 
     /// Returns the values of each column among [`counting`](Self::counting); none unless they are
@@ -202,10 +213,13 @@ impl EntityCut {
     }
 }
 
+/// The problem of limits that leave out most records.
+pub(super) const ENTITY_LIMITS: &str = "entity limits";
+
 fn problem() -> Problem {
     let message = "the limits of entities leave out most records, which don't count: raise participations or \
         records_per_epoch in [entity], or lengthen epochs";
-    Problem::new("entity limits", false, message)
+    Problem::new(ENTITY_LIMITS, false, message)
 }
 
 #[cfg(test)]
@@ -285,6 +299,8 @@ mod tests {
                 (expected[0], expected.to_vec()),
                 "{several:?} {most}"
             );
+            let by_epoch = cut.counting_by_epoch();
+            assert_eq!((by_epoch.values().sum::<u64>(), by_epoch[&3]), (expected[0], 1));
         }
     }
 

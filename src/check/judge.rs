@@ -21,9 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use super::clipping::{ClippedColumn, ClippedValues};
 use super::coverage::{ClosedCoverage, Coverage};
-use super::entities::EntityCut;
+use super::entities::{ENTITY_LIMITS, EntityCut};
 use super::problems::{
-    Extent, Observation, Problem, SourceRows, beyond_bounds, falling_clock, is_nearly_empty, problems,
+    Extent, Observation, Problem, SourceRows, beyond_bounds, falling_clock, is_nearly_empty, lost_shares,
+    problems,
 };
 use super::recent::{LEAST, RUN_SHARE, Recent, Share};
 use crate::pipeline::{Pipeline, Preflight, Source};
@@ -206,7 +207,8 @@ impl RowJudge {
     }
 
     /// Returns the problems of the first rows of each source, including rows of open epochs. If
-    /// there are none, returns the problems of the newest epochs among these rows.
+    /// there are none, returns the problems of the newest epochs among these rows. Nothing is
+    /// published yet.
     pub fn judge_first_rows(&mut self, sources: &[SourceRows<'_>], duplicates: u64) -> Vec<Problem> {
         self.sources.iter_mut().for_each(SourceJudge::set_judged);
         if let Some(cut) = &mut self.cut {
@@ -215,14 +217,25 @@ impl RowJudge {
         let problems = self.all(Extent::First, sources, duplicates);
         if problems.is_empty() {
             let surveys: Vec<_> = sources.iter().map(|rows| rows.survey).collect();
-            return self.judge(&surveys);
+            return self.judge(&surveys, 0);
         }
         let preflight = self.pipeline.preflight;
         self.marked(problems, |problem| match preflight {
+            // What limits leave out may be meant.
+            Preflight::First => problem.public || problem.kind != ENTITY_LIMITS,
             Preflight::Stop => true,
             Preflight::Warn => problem.public,
             Preflight::Off => false,
         })
+    }
+
+    /// Whether later rows decide if a run goes on, once these epochs are published.
+    pub fn decides(&self, published: u64) -> bool {
+        match self.pipeline.preflight {
+            Preflight::Stop => true,
+            Preflight::First => published == 0,
+            Preflight::Warn | Preflight::Off => false,
+        }
     }
 
     /// Returns the problem of each source whose public clock fell back in the newest epochs.
@@ -236,11 +249,15 @@ impl RowJudge {
     }
 
     /// Returns the problems of the rows since the last judgement and of the epochs closed so far,
-    /// if the newest of these epochs show the same problems. The surveys only supply details for
-    /// the messages.
-    pub fn judge(&mut self, surveys: &[&RowSurvey]) -> Vec<Problem> {
+    /// if the newest of these epochs show the same problems, before more than these epochs are
+    /// `published`. The surveys only supply details for the messages. Values and the limits of
+    /// entities stop only a run that judges all rows, because another process alone may know them.
+    pub fn judge(&mut self, surveys: &[&RowSurvey], published: u64) -> Vec<Problem> {
         let steps = self.coverage.closed.steps;
-        let mut found = self.judge_rows(surveys, steps);
+        let decides = self.decides(published);
+        let rows = self.judge_rows(surveys, steps);
+        let mut rows = self.marked(rows, |_| decides);
+        let mut found = Vec::new();
         for (judge, source) in self.sources.iter_mut().zip(&self.pipeline.sources) {
             found.extend(judge.values.judge(steps).into_iter().map(|(column, is_above)| {
                 let problem = beyond_bounds(&self.pipeline.columns[column], is_above);
@@ -249,7 +266,8 @@ impl RowJudge {
         }
         found.extend(self.cut.as_mut().and_then(|cut| cut.judge(steps)));
         let stops = self.pipeline.preflight == Preflight::Stop;
-        self.marked(found, |_| stops)
+        rows.extend(self.marked(found, |_| stops));
+        rows
     }
 
     fn judge_rows(&mut self, surveys: &[&RowSurvey], steps: u64) -> Vec<Problem> {
@@ -283,6 +301,21 @@ impl RowJudge {
     /// Returns the problems of all rows of each source. These problems never stop a run.
     pub fn sum_up(&self, sources: &[SourceRows<'_>], duplicates: u64) -> Vec<Problem> {
         self.all(Extent::Whole, sources, duplicates)
+    }
+
+    /// Returns what is lost of all rows of each source, and is no problem yet: malformed rows and
+    /// values beyond their bounds, from one in twenty on.
+    pub fn lost_shares(&self, sources: &[SourceRows<'_>], problems: &[Problem]) -> Vec<Problem> {
+        let of_source = |(source, rows): (&Source, &SourceRows<'_>)| {
+            let lost = lost_shares(&self.pipeline, rows);
+            let named = lost.into_iter().map(|problem| match self.pipeline.has_several_sources() {
+                true => problem.of_source(&source.name),
+                false => problem,
+            });
+            named.collect::<Vec<_>>()
+        };
+        let all = self.pipeline.sources.iter().zip(sources).flat_map(of_source);
+        all.filter(|lost| !problems.iter().any(|known| known.is_same(lost))).collect()
     }
 
     fn all(&self, extent: Extent, sources: &[SourceRows<'_>], duplicates: u64) -> Vec<Problem> {

@@ -5,14 +5,18 @@
 //! anything. A run with `preflight = "stop"` is judged again before it publishes further epochs.
 //!
 //! **Privacy.** The judge sees exact counts of private rows, for the operator alone. A run may
-//! *act* on a [`Problem`] in two cases only:
+//! *act* on a [`Problem`] in three cases only:
 //!
 //! - The problem is **public**: it follows from the configuration, the number of rows, and the
 //!   public clock (arrivals, or event times where `neighbours` makes them public, and then keys and
 //!   counts too). Neighbouring streams agree in all of these, so they stop alike.
-//! - The operator has **agreed** by `preflight = "stop"`: then one record may decide whether a run
-//!   stops, and at which epoch. Readers who see that epochs are missing learn that the rows did not
-//!   pass. The guarantee then holds among streams that pass, as with `malformed = "reject"`.
+//! - **Nothing is published** yet, with `preflight = "first"`, the default: then one record may
+//!   decide whether a run begins. A run that begins publishes the same as one that was not judged,
+//!   and no later row decides anything. Readers who see no release at all learn that the rows did
+//!   not pass. The guarantee holds among streams that pass.
+//! - The operator has **agreed** by `preflight = "stop"`: then one record may also decide at which
+//!   epoch a run stops. The guarantee holds among streams that pass, as with `malformed =
+//!   "reject"`.
 //!
 //! Otherwise a private problem is shown to the operator, if exact counts are, and changes nothing.
 //! The operator's response is outside of the guarantee (`docs/privacy.md`).
@@ -34,3 +38,7 @@ pub use judge::{JudgeState, RowJudge};
 pub use problems::{Extent, Observation, Problem, SourceRows, histogram_surveys, never_closes, problems};
 pub use spread::EntitySpread;
 pub use tally::RecordTally;
+
+/// Number of rows of each source that a first run examines before it publishes anything: rows from
+/// the first epoch on, or fewer at the end of the input.
+pub(crate) const FIRST_ROWS: u64 = 4096;

@@ -23,7 +23,7 @@ use crate::source::{RowCounters, RowSurvey, SourceError, SourceReader};
 pub(super) use epochs::is_nearly_empty;
 pub use epochs::never_closes;
 pub use rows::histogram_surveys;
-pub(super) use rows::{beyond_bounds, falling_clock};
+pub(super) use rows::{beyond_bounds, falling_clock, lost_shares};
 
 /// A problem of a pipeline with its source: a run would publish little or nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -115,6 +115,12 @@ impl<'a> SourceRows<'a> {
         [self.counters, self.newest]
             .iter()
             .all(|counters| share.saturating_mul(count(counters)) > counters.rows)
+    }
+
+    /// The rows from the first one on that the first epoch had begun before.
+    pub(super) fn started(&self) -> Self {
+        let since = |counters: RowCounters| counters.since(&self.survey.early);
+        SourceRows { counters: since(self.counters), newest: since(self.newest), survey: self.survey }
     }
 
     /// Whether these counts are more than half of the rows, also of the newest ones.

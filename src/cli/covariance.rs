@@ -69,7 +69,7 @@ pub(crate) struct CovarianceArguments {
           value_parser = bounds)]
     bounds: Vec<(f64, f64)>,
     /// What the guarantee hides: the values of a row, or also its presence
-    #[arg(long, value_enum, default_value_t = NeighboursArgument::ReplaceOne)]
+    #[arg(long, value_enum, default_value_t = NeighboursArgument::ReplaceOneInPlace)]
     neighbours: NeighboursArgument,
     /// Centre by a private mean, with this share of the budget
     #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "0.1", allow_negative_numbers = true)]
@@ -114,8 +114,8 @@ pub(crate) struct CovarianceArguments {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum NeighboursArgument {
     /// One row is replaced by another: the number of rows is public
-    #[value(alias = "replace-one-in-place")]
-    ReplaceOne,
+    #[value(name = "replace-one-in-place", alias = "replace-one")]
+    ReplaceOneInPlace,
     /// One row is blanked: the number of rows is private
     ZeroOut,
 }
@@ -200,7 +200,7 @@ impl CovarianceArguments {
 
     fn neighbours(&self) -> Neighbours {
         match self.neighbours {
-            NeighboursArgument::ReplaceOne => Neighbours::ReplaceOneInPlace,
+            NeighboursArgument::ReplaceOneInPlace => Neighbours::ReplaceOneInPlace,
             NeighboursArgument::ZeroOut => Neighbours::ZeroOut,
         }
     }

@@ -174,8 +174,8 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let format = arguments.format.format()?;
     let mut output = None;
     let summary = run(&pipeline, &publication, &options, |first_epoch| {
-        if first_epoch == 1 && pipeline.preflight == Preflight::Warn && !arguments.shows_private() {
-            print_hidden_note(&arguments.pipeline);
+        if first_epoch == 1 && !arguments.shows_private() {
+            print_hidden_note(&arguments.pipeline, pipeline.preflight);
         }
         if !arguments.quiet {
             output = Some(SinkThread::print(input.clone(), format.clone(), first_epoch - 1));
@@ -266,10 +266,15 @@ fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<A
 
 /// Prints that private problems are not shown, and where they are. It depends on the arguments
 /// alone.
-fn print_hidden_note(pipeline: &Path) {
+fn print_hidden_note(pipeline: &Path, preflight: Preflight) {
+    let which = match preflight {
+        Preflight::First => "rows after the first ones",
+        Preflight::Warn => "rows",
+        Preflight::Stop | Preflight::Off => return,
+    };
     print_message(&format!(
-        "note: rows that don't count for private reasons, such as misspelt keys, are not reported here: hushflow check {} shows them, \
-         --counters prints them, and preflight = \"stop\" in [source] stops the run for them",
+        "note: {which} that don't count for private reasons, such as misspelt keys, are not reported here: hushflow check {} shows \
+         them, --counters prints them, and preflight = \"stop\" in [source] stops the run for them",
         pipeline.display()
     ));
 }

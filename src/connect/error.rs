@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::format::{Defect, FormatError};
+use crate::format::FormatError;
 use crate::security::SecurityError;
 use crate::state::StateError;
 
@@ -121,8 +121,8 @@ pub enum SourceError {
         line: u64,
         /// The column, unless the whole row is wrong.
         column: Option<String>,
-        /// The defect.
-        defect: Defect,
+        /// The defect, and what was expected.
+        defect: String,
     },
     /// The source can only be read into a journal.
     #[error("a socket is read through a journal, so it needs a run with a state directory")]

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::rules::Rule;
+use crate::spelling::did_you_mean;
 
 /// A table of the document, such as `[epochs]`.
 pub(crate) struct SectionDefinition {
@@ -170,6 +171,14 @@ impl FieldType {
     /// A whole number of at least `least`.
     pub(crate) const fn from(least: u64) -> FieldType {
         FieldType::Count { least, most: u64::MAX }
+    }
+
+    /// Suggests the word that a text may mean, at the end of a message; nothing if there is none.
+    pub(crate) fn meant(self, found: &str) -> String {
+        let (Self::Forms(forms) | Self::Words(forms)) = self else { return String::new() };
+        let forms = forms();
+        let words: Vec<&str> = forms.iter().map(|form| form.usage.trim_matches('"')).collect();
+        did_you_mean(found, &words)
     }
 
     /// Describes valid values, after "expected".

@@ -210,8 +210,9 @@ impl<'a> Section<'a> {
         let field = self.text(key)?;
         let found = words.iter().find(|word| word.name == field.value);
         if found.is_none() {
-            let expected = self.definition(key).value.expected();
-            field.report(format!("found {:?}, expected {expected}", field.value));
+            let value = self.definition(key).value;
+            let meant = value.meant(field.value);
+            field.report(format!("found {:?}, expected {}{meant}", field.value, value.expected()));
         }
         found.map(|word| word.value)
     }
@@ -230,10 +231,12 @@ impl<'a> Section<'a> {
     /// Returns the value of the text `key` if present. `parse` returns none for a text that is not
     /// in the form of its definition.
     pub(crate) fn form<T>(&self, key: &'static str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-        let expected = self.definition(key).value.expected();
+        let value = self.definition(key).value;
+        let expected = value.expected();
         let field = self.get(key)?.text_of(&expected)?;
-        let parsed =
-            field.map(|text| parse(text).ok_or_else(|| format!("found {text:?}, expected {expected}")));
+        let parsed = field.map(|text| {
+            parse(text).ok_or_else(|| format!("found {text:?}, expected {expected}{}", value.meant(text)))
+        });
         parsed.map(|field| field.value)
     }
 

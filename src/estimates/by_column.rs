@@ -12,7 +12,7 @@ use hushflow_mechanism::view::Moments;
 use nalgebra::{DMatrix, DVector};
 use serde_json::{Map, Value, json};
 
-use super::gaussian::{ends, lowered, quality, within_bounds};
+use super::gaussian::{ends, quality, within_bounds};
 use super::{CORRELATION, COUNTS, Cell, ColumnScales, Estimate, EstimateField, Reading, ScaledView, pairs};
 
 /// Returns the moments by column, if rows of the log may lack some of their columns.
@@ -94,7 +94,7 @@ impl ColumnwiseEstimate {
     }
 
     fn column_count_interval(&self, column: usize) -> Option<Interval> {
-        Some(self.by_column()?.count_interval(column, self.scaled.view.intervals.level))
+        Some(self.by_column()?.column_count_interval(column, self.scaled.view.intervals.level))
     }
 
     /// The count of a column, within its interval.
@@ -126,41 +126,26 @@ impl ColumnwiseEstimate {
     fn mean_interval(&self, column: usize) -> Option<Interval> {
         let ColumnScales { centres, half_widths } = self.scales();
         let moments = self.by_column()?.column(column);
-        let interval = moments.noisy().intervals(self.confidence()).ok()?.within_bounds().mean(0)?;
+        let interval = moments.intervals(self.confidence()).ok()?.within_bounds().mean(0)?;
         let interval = interval.to_units(half_widths[column], centres[column]);
         Some(self.mean(column).map_or(interval, |(mean, _)| interval.with(mean)))
     }
 
     /// The quality of a column.
     fn word(&self, column: usize) -> &'static str {
-        lowered(quality(self.columns[column].as_ref()), || {
-            let own = self.by_column().map(|moments| moments.column(column));
-            let is_beyond = own.is_some_and(|own| {
-                let intervals = own.noisy().intervals(self.confidence());
-                intervals.is_ok_and(|intervals| intervals.within_bounds().is_beyond_bounds())
-            });
-            is_beyond || self.mean_interval(column) == Some(self.scales().means(column))
-        })
+        quality(self.columns[column].as_ref())
     }
 
     fn covariance_interval(&self, (i, j): (usize, usize)) -> Option<Interval> {
         let widths = &self.scales().half_widths;
         let by_column = self.by_column()?;
         let of = |moments: SubsetMoments, other: usize| {
-            moments.noisy().intervals(self.confidence()).ok()?.within_bounds().covariance(0, other)
+            moments.intervals(self.confidence()).ok()?.within_bounds().covariance(0, other)
         };
         let interval = if i == j { of(by_column.column(i), 0) } else { of(by_column.pair(i, j)?, 1) };
         let interval = interval?.to_units(widths[i] * widths[j], 0.0);
         // A projection may move the estimate.
         Some(self.covariance((i, j)).map_or(interval, |(covariance, _)| interval.with(covariance)))
-    }
-
-    fn is_covariance_beyond(&self, (i, j): (usize, usize)) -> bool {
-        let pair = self.by_column().and_then(|moments| moments.pair(i, j));
-        pair.is_some_and(|pair| {
-            let intervals = pair.noisy().intervals(self.confidence());
-            intervals.is_ok_and(|intervals| intervals.within_bounds().is_covariance_beyond_bounds(0, 1))
-        })
     }
 
     /// `None` without a variance above 0, which some projections leave.
@@ -376,11 +361,10 @@ impl Estimate for ColumnwiseEstimate {
     /// Returns the quality of the first column that is not good.
     fn quality(&self) -> Option<&'static str> {
         let mut words = (0..self.columns.len()).map(|column| self.word(column));
-        let word = words.find(|word| *word != "good").unwrap_or("good");
-        Some(lowered(word, || self.pairs().any(|(i, j)| i != j && self.is_covariance_beyond((i, j)))))
+        Some(words.find(|word| *word != "good").unwrap_or("good"))
     }
 
     fn count_interval(&self) -> Option<Interval> {
-        Some(self.moments.noisy().count_interval(self.scaled.view.intervals.level))
+        Some(self.by_column()?.count_interval(self.scaled.view.intervals.level))
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hushflow_mechanism::estimate::histogram::{Distribution, NoisyHistogram};
 use hushflow_mechanism::estimate::intervals::{Confidence, Interval};
+use hushflow_mechanism::estimate::selection;
 use hushflow_mechanism::estimate::share::Share;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::Moments;
@@ -18,6 +19,7 @@ use super::{
 use crate::document::Section;
 use crate::document::definition::{FieldDefinition, FieldType};
 use crate::histogram::{Histogram, HistogramBins, even_edges};
+use crate::spelling::did_you_mean;
 
 pub(super) const ESTIMATOR: EstimatorKind = EstimatorKind {
     name: NAME,
@@ -56,8 +58,9 @@ pub(super) fn column(section: &Section<'_>, log: &LogFacts<'_>, numeric: bool) -
     let checked = name.map(|name| match known().any(|histogram| histogram.column == *name) {
         true => Ok((*name).to_owned()),
         false => {
-            let expected = known().map(|histogram| histogram.column.as_str()).collect::<Vec<_>>().join(", ");
-            Err(format!("there is no such histogram of {name:?}: expected one of {expected}"))
+            let known: Vec<&str> = known().map(|histogram| histogram.column.as_str()).collect();
+            let (expected, meant) = (known.join(", "), did_you_mean(name, &known));
+            Err(format!("there is no such histogram of {name:?}: expected one of {expected}{meant}"))
         }
     })?;
     Some(Some(checked.value))
@@ -188,6 +191,16 @@ pub(super) fn each(confidence: Confidence, statements: usize) -> Confidence {
 /// `good`, or `noise-dominated` if a total can't be told from 0.
 pub(super) fn quality<'a>(mut histograms: impl Iterator<Item = &'a NoisyHistogram>) -> &'static str {
     if histograms.all(NoisyHistogram::has_shares) { "good" } else { "noise-dominated" }
+}
+
+/// The interval of the number of records, given the quality.
+pub(super) fn count_interval<'a>(
+    moments: &Moments,
+    histograms: impl Iterator<Item = &'a NoisyHistogram>,
+    level: f64,
+) -> Interval {
+    let words: Vec<_> = histograms.map(NoisyHistogram::word).collect();
+    selection::count_interval(moments.count(), moments.noise.count, level, &words)
 }
 
 #[derive(Debug)]
@@ -326,7 +339,7 @@ impl Estimate for HistogramsEstimate {
     }
 
     fn count_interval(&self) -> Option<Interval> {
-        Some(self.moments.noisy().count_interval(self.confidence.level))
+        Some(count_interval(&self.moments, self.own.iter().map(|own| &own.noisy), self.confidence.level))
     }
 
     fn quality(&self) -> Option<&'static str> {

@@ -34,6 +34,7 @@ use serde_json::{Map, Value};
 use crate::document::definition::{FieldDefinition, Form, Presence};
 use crate::document::{Document, Field, Section};
 use crate::histogram::Histogram;
+use crate::spelling::did_you_mean;
 
 pub use cell::Cell;
 pub use chart::{Band, CORRELATION, ChartGroup, ChartSeries, Plot, Reading, Spread};
@@ -164,7 +165,8 @@ impl LogFacts<'_> {
         let found = columns.iter().position(|column| *column == name.value);
         if found.is_none() {
             let expected = columns.join(", ");
-            name.report(format!("there is no column {:?}: expected one of {expected}", name.value));
+            let meant = did_you_mean(name.value, columns);
+            name.report(format!("there is no column {:?}: expected one of {expected}{meant}", name.value));
         }
         found
     }

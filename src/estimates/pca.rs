@@ -226,11 +226,9 @@ impl PcaEstimate {
     }
 }
 
-/// `noise-dominated` for a component that noise may have mixed with others, or whose variance is
-/// beyond what bounds allow.
+/// `noise-dominated` for a component that noise may have mixed with others.
 fn word_of(component: &PrincipalComponent) -> &'static str {
-    let is_good = component.direction.is_some() && !component.is_beyond_bounds;
-    if is_good { "good" } else { "noise-dominated" }
+    if component.direction.is_some() { "good" } else { "noise-dominated" }
 }
 
 fn degrees(component: Option<&PrincipalComponent>) -> Option<f64> {

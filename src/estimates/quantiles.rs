@@ -9,7 +9,7 @@ use hushflow_mechanism::view::Moments;
 use serde_json::{Map, Value, json};
 
 use super::gaussian::ends;
-use super::histogram::{COLUMN, column, each, quality, shown};
+use super::histogram::{COLUMN, column, count_interval, each, quality, shown};
 use super::{
     Averages, Band, Cell, ChartGroup, ChartSeries, Estimate, EstimateField, EstimatorKind, FieldPart, Flag,
     HistogramNeed, LogFacts, OneAverage, Plot, Reading, ScaledView, ViewEstimator,
@@ -231,7 +231,11 @@ impl Estimate for QuantilesEstimate {
     }
 
     fn count_interval(&self) -> Option<Interval> {
-        Some(self.moments.noisy().count_interval(self.confidence.level))
+        Some(count_interval(
+            &self.moments,
+            self.histograms.iter().map(|(noisy, _)| noisy),
+            self.confidence.level,
+        ))
     }
 
     fn quality(&self) -> Option<&'static str> {

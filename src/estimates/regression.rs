@@ -247,8 +247,7 @@ impl Regression {
         // holds.
         let lower = if ridge > 0.0 { 0.0 } else { residual.0 - reach };
         let allowed = Interval { lower: 0.0, upper: square };
-        let uncut = Interval { lower, upper: residual.0 + reach };
-        let (residual_interval, is_beyond_bounds) = (uncut.within(allowed, reach), uncut.is_beyond(allowed));
+        let residual_interval = Interval { lower, upper: residual.0 + reach }.within(allowed, reach);
         let ridge = ridge / count;
         let line = RegressionLine {
             coefficients,
@@ -259,7 +258,6 @@ impl Regression {
             ridge,
             residual,
             residual_interval,
-            is_beyond_bounds,
         };
         let numbers = line.coefficients.iter().chain(&line.noise).chain([&residual.0, &residual.1]);
         if numbers.copied().all(f64::is_finite) { Ok(line) } else { Err(DensityError::OutOfRange) }
@@ -386,8 +384,7 @@ impl Estimate for LeastSquaresEstimate {
     fn quality(&self) -> Option<&'static str> {
         let by_column = self.scaled.indicator_step.is_some();
         Some(match &self.line {
-            Ok(line) if line.ridge > 0.0 || line.is_beyond_bounds => "noise-dominated",
-            Ok(line) if by_column && line.residual.0 < 0.0 => "noise-dominated",
+            Ok(line) if line.ridge > 0.0 => "noise-dominated",
             Ok(_) if by_column => "if-missing-at-random",
             Ok(_) => "good",
             Err(error) => quality(Err(error)),

@@ -8,6 +8,7 @@ use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 use super::error::{Defect, FormatError};
 use super::row::{FileRows, RECORD_LIMIT, Row, RowField, RowOutcome};
 use super::{ByteStream, io_error};
+use crate::spelling::misspelt;
 
 /// Delimiter of the fields of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,7 +95,7 @@ impl CsvRows {
         wanted: &[String],
     ) -> Result<Self, FormatError> {
         let rows = Self::before_header(stream, delimiter);
-        rows.after_header(path, |header| wanted.iter().map(|name| find(header, name, path)).collect())
+        rows.after_header(path, |header| find_all(header, wanted, path))
     }
 
     /// Reads the header of `stream` and takes all its columns.
@@ -106,7 +107,7 @@ impl CsvRows {
         let mut names = Vec::new();
         let rows = Self::before_header(stream, delimiter).after_header(path, |header| {
             names = header.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
-            names.iter().map(|name| find(header, name, path)).collect()
+            find_all(header, &names, path)
         })?;
         Ok((rows, names))
     }
@@ -234,7 +235,11 @@ pub(crate) fn header_row(names: &[String], delimiter: Delimiter) -> Vec<u8> {
     (names.join(&char::from(delimiter.byte()).to_string()) + "\n").into_bytes()
 }
 
-fn find(header: &[&[u8]], name: &str, path: &Path) -> Result<usize, FormatError> {
+fn find_all(header: &[&[u8]], wanted: &[String], path: &Path) -> Result<Vec<usize>, FormatError> {
+    wanted.iter().map(|name| find(header, name, wanted, path)).collect()
+}
+
+fn find(header: &[&[u8]], name: &str, wanted: &[String], path: &Path) -> Result<usize, FormatError> {
     let mut indices = header.iter().enumerate().filter(|(_, found)| **found == name.as_bytes());
     match (indices.next(), indices.next()) {
         (Some((index, _)), None) => Ok(index),
@@ -243,7 +248,16 @@ fn find(header: &[&[u8]], name: &str, path: &Path) -> Result<usize, FormatError>
             let held =
                 |header: &[u8]| Delimiter::ALL.into_iter().find(|other| header.contains(&other.byte()));
             let other = if let [header] = header { held(header) } else { None };
-            Err(FormatError::NoColumn { path: path.into(), column: name.into(), width: header.len(), other })
+            let is_header = |other: &String| other == name || header.contains(&other.as_bytes());
+            let names: Vec<&str> = header.iter().filter_map(|name| std::str::from_utf8(name).ok()).collect();
+            let meant = misspelt(name, &names).filter(|_| wanted.len() > 1 && wanted.iter().all(is_header));
+            Err(FormatError::NoColumn {
+                path: path.into(),
+                column: name.into(),
+                width: header.len(),
+                meant: meant.map(String::from),
+                other,
+            })
         }
     }
 }

@@ -26,11 +26,12 @@ pub enum FormatError {
     },
     /// A wanted column is not in the header.
     ///
-    /// The header may be a row of data by mistake, so the message quotes nothing from it, not even
-    /// a similar name.
+    /// The header may be a row of data by mistake, so the message quotes nothing from it; but it
+    /// quotes a similar name if all other wanted names are in it.
     #[error(
-        "{}:1: none of the {width} columns that line 1 names is {column:?}: names must agree to the letter; \
+        "{}:1: none of the {width} columns that line 1 names is {column:?}{}: names must agree to the letter; \
          correct the name, or begin the file with a header{}", path.display(),
+        meant.as_ref().map(|meant| format!("; did you mean {meant:?}?")).unwrap_or_default(),
         other.map_or_else(String::new, |other| format!(
             "; one column may mean another delimiter, such as [source] delimiter = {:?}", char::from(other.byte()).to_string()
         ))
@@ -42,6 +43,8 @@ pub enum FormatError {
         column: String,
         /// The number of columns.
         width: usize,
+        /// The name that may be meant.
+        meant: Option<String>,
         /// Another delimiter that line 1 holds, if it names one column.
         other: Option<Delimiter>,
     },
@@ -106,6 +109,15 @@ pub enum FormatError {
         suffix: &'static str,
         /// Description of the file.
         found: &'static str,
+    },
+    /// A file is no text.
+    #[error(
+        "{}: the file is not text: expected CSV or NDJSON in UTF-8, or Parquet, packed by gzip or zstd or not (save a \
+         spreadsheet or a text in UTF-16 as CSV in UTF-8)", path.display()
+    )]
+    Binary {
+        /// The file.
+        path: PathBuf,
     },
     /// A file is one JSON list.
     #[error("{0}: the file is one JSON list: write an object on each line: jq -c '.[]' {0}", path.display())]

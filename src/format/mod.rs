@@ -76,6 +76,9 @@ impl Format {
         let mut start = Vec::new();
         stream.take(START).read_to_end(&mut start).map_err(|source| io_error(path, source))?;
         let format = match Self::of_name(path).map_or_else(|| Self::of_content(path, &start), Ok)? {
+            Format::Csv(_) | Format::Ndjson if is_binary(&start) => {
+                return Err(FormatError::Binary { path: path.into() });
+            }
             Format::Csv(_) => Format::Csv(Delimiter::of(path, &start)?),
             format => format,
         };
@@ -91,6 +94,13 @@ impl Format {
             _ => Ok(Format::COMMAS),
         }
     }
+}
+
+/// Whether this is no text in an encoding with ASCII: it has a byte 0, or more than one control
+/// character in fifty.
+fn is_binary(start: &[u8]) -> bool {
+    let is_control = |byte: &&u8| byte.is_ascii_control() && !byte.is_ascii_whitespace();
+    start.contains(&0) || 50 * start.iter().filter(is_control).count() > start.len()
 }
 
 /// Name of the standard input in messages.

@@ -102,7 +102,7 @@ pub enum ColumnKind {
     Word,
     /// Many distinct texts or whole numbers, which may identify something.
     Name,
-    /// Nothing.
+    /// Nothing that can be a number, a time or a key.
     Empty,
 }
 
@@ -310,6 +310,8 @@ impl ColumnProfile {
                 ColumnKind::Number
             }
             _ if is_most(self.numbers) => ColumnKind::Name,
+            // Such as booleans, which are no keys.
+            _ if self.words.as_ref().is_some_and(BTreeMap::is_empty) => ColumnKind::Empty,
             _ if self.words.as_ref().is_some_and(|words| words.len() <= WORDS / 2) => ColumnKind::Word,
             _ => ColumnKind::Name,
         }

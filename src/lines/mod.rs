@@ -7,6 +7,7 @@ mod style;
 mod table;
 
 use std::io::{self, Write};
+use std::ops::Range;
 
 use hushflow_mechanism::epochs::Schedule;
 use hushflow_mechanism::view::SecondMomentSource;
@@ -225,6 +226,7 @@ impl<'a> EstimateLine<'a> {
         TableRow {
             epoch: "epoch",
             start: if self.start().is_empty() { "" } else { "from" },
+            brief_start: "from",
             view: self.has_views().then_some("view"),
             key: "key",
             count,
@@ -239,8 +241,24 @@ impl<'a> EstimateLine<'a> {
             longest_key: self.longest_key,
             // Local time has an offset.
             start: if self.start().ends_with('Z') { 16 } else { 22 },
+            brief_start: self.brief_start().len(),
         };
         TableLayout::new(style, &header.cells, header, sizes)
+    }
+
+    /// The characters of the start of an epoch that tell epochs apart: its date if all start at the
+    /// same time of day, and all but the year if they start at full minutes.
+    fn brief_start(&self) -> Range<usize> {
+        const ALL: Range<usize> = 0..22;
+        let Schedule::ByTime(by) = &self.subject.parameters().epochs.schedule else { return ALL };
+        let starts = [1, 2, 3].map(|epoch| epoch_start(by, epoch));
+        let [first, second, third] = starts.each_ref().map(|start| start.get(11..19));
+        let are_full = starts.iter().all(|start| start.get(16..19) == Some(":00"));
+        match (first == second && second == third, are_full) {
+            (true, _) => 0..10,
+            (false, true) => 5..16,
+            (false, false) => ALL,
+        }
     }
 
     /// The sent records; `None` where the log does not release their number.
@@ -269,6 +287,7 @@ impl<'a> EstimateLine<'a> {
         let row = TableRow {
             epoch: &epoch,
             start: &start,
+            brief_start: start.get(self.brief_start()).unwrap_or(&start),
             view: self.has_views().then_some(&view),
             key: &key,
             count: self.estimate.count_cell().as_ref().map(cell),

@@ -40,6 +40,8 @@ pub(super) struct TableRow<'a> {
     pub(super) epoch: &'a str,
     /// Start of the epoch; empty if epochs are counted.
     pub(super) start: &'a str,
+    /// The part of it that tells epochs apart.
+    pub(super) brief_start: &'a str,
     /// Name of the view, if there are several.
     pub(super) view: Option<&'a str>,
     pub(super) key: &'a str,
@@ -57,16 +59,28 @@ pub(super) struct TableSizes {
     pub(super) horizon: u64,
     /// Characters of the longest key.
     pub(super) longest_key: usize,
-    /// Characters of the start of an epoch.
+    /// Characters of the start of an epoch, and those that tell epochs apart.
     pub(super) start: usize,
+    pub(super) brief_start: usize,
+}
+
+/// What a line of a terminal shows before and behind its cells, and the least width of these.
+#[derive(Clone, Copy)]
+struct Lead {
+    quality: usize,
+    start: Option<usize>,
+    has_epoch: bool,
+    least: usize,
 }
 
 /// Widths of a table, and the cells that it shows.
 pub(super) struct TableLayout<'a> {
     style: &'a TableStyle,
-    epoch: usize,
+    /// Width of the number of an epoch; `None` if lines leave it out.
+    epoch: Option<usize>,
     /// Width of the start of an epoch; `None` if lines leave it out.
     start: Option<usize>,
+    is_brief: bool,
     view: usize,
     key: usize,
     count: usize,
@@ -108,8 +122,14 @@ impl<'a> TableLayout<'a> {
                 !style.columns.is_empty() || *count <= TABLE_COLUMNS
             });
             let (per_line, hidden) = (cells.len().max(1), chosen - cells.len());
-            let lead =
-                TableLayout { epoch: 7, start, view: VIEW, key: 8, count: CELL, ..TableLayout::bare(style) };
+            let lead = TableLayout {
+                epoch: Some(7),
+                start,
+                view: VIEW,
+                key: 8,
+                count: CELL,
+                ..TableLayout::bare(style)
+            };
             return TableLayout { cells, per_line, hidden, ..lead };
         };
         let epoch = sizes.horizon.to_string().len().max(5);
@@ -126,41 +146,66 @@ impl<'a> TableLayout<'a> {
         let short = header.quality.map_or(0, |_| QUALITY_TITLE);
         let is_wide = room >= QUALITY + NARROW_CELL + 1 + sizes.longest_key.min(KEY);
         let quality = if is_wide { header.quality.map_or(0, |_| QUALITY) } else { short };
+        let of_width = |least: usize| -> Vec<(usize, usize)> {
+            cells.iter().map(|&(index, _)| (index, titles[index].chars().count().max(least))).collect()
+        };
         // The width of the key is a quarter of the terminal, less if no cell would fit.
-        let room_beside = |quality: usize, start: Option<usize>| {
-            let room = room.saturating_sub(quality);
-            let room = start.map_or(room, |start| room.saturating_sub(start + 2));
+        let room_beside = |lead: &Lead| {
+            let room = room.saturating_sub(lead.quality) + if lead.has_epoch { 0 } else { epoch + 2 };
+            let room = lead.start.map_or(room, |start| room.saturating_sub(start + 2));
             let longest = sizes.longest_key.min((width / 4).max(8));
             let key = longest.min(room.saturating_sub(NARROW_CELL + 1)).max(3);
             (key, room.saturating_sub(key))
         };
+        // On a terminal too narrow for the start of epochs, or for the keys beside it, lines show
+        // only the numbers of epochs. So they do if chosen cells would need further lines.
         let total: usize = cells.iter().map(|(_, width)| width + 1).sum();
-        let fits = |start: &usize| {
-            let is_enough = room.saturating_sub(quality) >= start + 2 + NARROW_CELL + 1 + 3;
-            let [beside, without] = [Some(*start), None].map(|start| room_beside(quality, start));
+        let fits = |lead: &&Lead| {
+            let Some(start) = lead.start else { return true };
+            let without = Lead { start: None, ..**lead };
+            let is_enough = room.saturating_sub(lead.quality) >= start + 2 + NARROW_CELL + 1 + 3;
+            let [beside, without] = [*lead, &without].map(room_beside);
             let helps = !style.columns.is_empty() && total > beside.1;
             is_enough && beside.0 == without.0 && !(helps && total <= without.1)
         };
-        // On a terminal too narrow for the start of epochs, or for the keys beside it, lines show
-        // only the numbers of epochs.
-        let start = start.filter(fits);
-        let fitting = |&(quality, start): &(usize, Option<usize>)| {
-            let room = room_beside(quality, start).1;
-            let ends = cells.iter().scan(0, |end, (_, width)| {
+        let fitting = |lead: &Lead| {
+            let room = room_beside(lead).1;
+            let ends = of_width(lead.least).into_iter().scan(0, |end, (_, width)| {
                 *end += width + 1;
                 Some(*end)
             });
             ends.take_while(|&end| end <= room).count()
         };
-        // The same holds if a second number would otherwise not fit. A long word of quality makes
-        // room for that number, too, and follows on a line of its own.
-        let options = [(quality, start), (short, start), (short, None)];
+        // If a second number would not fit, a long word of quality makes room for it, and follows
+        // on a line of its own. Then what says least is left out: the time of day at which every
+        // epoch starts, or its year, the number of the epoch beside its start, spaces, and last the
+        // start.
+        let all = Lead { quality, start, has_epoch: true, least };
+        let short = Lead { quality: short, ..all };
+        let brief = start.map(|start| start.min(sizes.brief_start));
+        let bare = Lead { start: brief, has_epoch: brief.is_none(), ..short };
+        let last = Lead { start: None, ..short };
+        let options = match style.columns.is_empty() {
+            true => vec![
+                all,
+                short,
+                Lead { start: brief, ..short },
+                bare,
+                Lead { least: NARROW_CELL, ..bare },
+                last,
+                Lead { least: NARROW_CELL, ..last },
+            ],
+            false => vec![all, Lead { start: brief, ..all }, Lead { start: None, ..all }],
+        };
         let wanted = if style.columns.is_empty() { cells.len().min(WANTED) } else { 0 };
-        let enough = options.iter().find(|option| fitting(option) >= wanted);
-        let most = || options.iter().rev().max_by_key(|option| fitting(option));
-        let &(quality, start) = enough.or_else(most).unwrap_or(&options[0]);
-        let per_line_by_default = fitting(&(quality, start)).max(1);
-        let (key, room) = room_beside(quality, start);
+        let viable = || options.iter().filter(&fits);
+        let enough = viable().find(|lead| fitting(lead) >= wanted);
+        let most = || viable().rev().max_by_key(|lead| fitting(lead));
+        let lead = *enough.or_else(most).unwrap_or(&last);
+        let per_line_by_default = fitting(&lead).max(1);
+        let mut cells = of_width(lead.least);
+        let total: usize = cells.iter().map(|(_, width)| width + 1).sum();
+        let (key, room) = room_beside(&lead);
         let widest = room.saturating_sub(1).max(NARROW_CELL);
         let mut per_line = chosen.max(1);
         if total > room && style.columns.is_empty() {
@@ -185,8 +230,10 @@ impl<'a> TableLayout<'a> {
         for (_, width) in &mut cells {
             *width = (*width).max(WIDE_CELL.min(*width + more));
         }
-        let lead =
-            TableLayout { epoch, start, view, key, count: COUNT, is_stacked, ..TableLayout::bare(style) };
+        let epoch = Some(epoch).filter(|_| lead.has_epoch);
+        let is_brief = lead.start.is_some_and(|start| start < sizes.start);
+        let bare = TableLayout { is_brief, is_stacked, ..TableLayout::bare(style) };
+        let lead = TableLayout { epoch, start: lead.start, view, key, count: COUNT, ..bare };
         TableLayout { cells, per_line, hidden, ..lead }
     }
 
@@ -194,8 +241,9 @@ impl<'a> TableLayout<'a> {
         let cells = Vec::new();
         TableLayout {
             style,
-            epoch: 0,
+            epoch: None,
             start: None,
+            is_brief: false,
             view: 0,
             key: 0,
             count: 0,
@@ -256,7 +304,7 @@ impl<'a> TableLayout<'a> {
     /// Formats a line. Without an estimate, `reason` replaces the cells.
     pub(super) fn line(&self, row: &TableRow<'_>, reason: Option<&str>) -> String {
         let is_terminal = self.style.width.is_some();
-        let keys = if is_terminal { wrap_characters(row.key, self.key) } else { vec![row.key.into()] };
+        let keys = if is_terminal { wrap_key(row.key, self.key) } else { vec![row.key.into()] };
         let lines = match reason {
             Some(reason) => self.without_estimate(row, reason),
             None => {
@@ -336,9 +384,13 @@ impl<'a> TableLayout<'a> {
 
     /// Formats the fields that identify a line.
     fn lead(&self, row: &TableRow<'_>, key: &str) -> String {
-        let mut text = format!("{:>width$}  ", row.epoch, width = self.epoch);
+        let mut text = String::new();
+        if let Some(width) = self.epoch {
+            text += &format!("{:>width$}  ", row.epoch);
+        }
         if let Some(width) = self.start {
-            text += &format!("{:<width$}  ", row.start);
+            let start = if self.is_brief { row.brief_start } else { row.start };
+            text += &format!("{start:<width$}  ");
         }
         if let Some(view) = row.view {
             let view = if self.view < VIEW { cut(view, self.view) } else { view.into() };
@@ -366,6 +418,27 @@ fn cut(text: &str, width: usize) -> String {
         return text.into();
     }
     text.chars().take(width - 1).chain(['…']).collect()
+}
+
+/// Breaks a key at the ends of its words, and words that are too long.
+fn wrap_key(key: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in key.split_inclusive([' ', '-', '_', '/', '.', ',', ':', '|', '·']) {
+        let length = |text: &str| text.trim_end().chars().count();
+        let joined = lines.last().cloned().unwrap_or_default() + word;
+        if length(&joined) <= width {
+            lines.pop();
+            lines.push(joined);
+        } else {
+            lines.extend(wrap_characters(word, width));
+        }
+    }
+    lines.retain(|line| !line.is_empty());
+    if lines.is_empty() {
+        vec![String::new()]
+    } else {
+        lines.iter().map(|line| line.trim_end().into()).collect()
+    }
 }
 
 /// Breaks a title between words, and words that are too long.

@@ -1,6 +1,8 @@
 //! Reads the sources of a pipeline as a run does, and keeps nothing: no state, no journal, no
 //! release.
 
+use std::collections::BTreeMap;
+
 use super::duplicates::DuplicateFilter;
 use super::ingest::{SourceReaders, from_start};
 use super::preflight::ClosedEpochs;
@@ -33,6 +35,8 @@ pub struct DryRun {
     pub left_out: Option<u64>,
     /// Records that count if entities are protected: those within their limits, or means of these.
     pub counting: Option<u64>,
+    /// The same by epoch; empty if single records are protected.
+    pub counting_by_epoch: BTreeMap<u64, u64>,
     /// The values of each column among what counts.
     pub values: Vec<u64>,
     /// The records of each entity in each epoch, if the limits of the dry run ask for them.
@@ -141,7 +145,7 @@ impl Rehearsal {
             self.counters.duplicates = self.duplicates.found();
             progress(self.counters.rows);
             let reader = &readers[index];
-            self.clocks.readers[index].count(reader.counters(), reader.unjudged());
+            self.clocks.readers[index].count(reader.unjudged());
             match event {
                 Ok(SourceEvent::Batch(batch)) => self.add(index, batch),
                 Ok(SourceEvent::Mark(mark)) => {
@@ -178,7 +182,7 @@ impl Rehearsal {
         let is_new = self.judge.close(closed.due, &closed.counters);
         if self.has_checked_first_rows && is_new && self.problems.is_empty() {
             let surveys = self.surveys(readers);
-            self.problems = self.judge.judge(&surveys.iter().collect::<Vec<_>>());
+            self.problems = self.judge.judge(&surveys.iter().collect::<Vec<_>>(), published);
             self.note_stop(published);
         }
     }
@@ -223,6 +227,7 @@ impl Rehearsal {
         self.judge_first_rows(readers);
         let left_out = self.judge.entities().map(EntityCut::left_out);
         let counting = self.judge.entities().map(EntityCut::counting);
+        let by_epoch = self.judge.entities().map(EntityCut::counting_by_epoch);
         let values = self.judge.entities().map_or_else(|| self.tally.values.clone(), EntityCut::values);
         if let Some(entities) = self.judge.entities().and_then(EntityCut::entities_of_keys) {
             self.tally.discovered = entities;
@@ -250,6 +255,7 @@ impl Rehearsal {
             tally: self.tally,
             left_out,
             counting,
+            counting_by_epoch: by_epoch.unwrap_or_default(),
             values,
             spread: self.spread,
             closed: self.clocks.closed,

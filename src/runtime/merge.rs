@@ -38,9 +38,8 @@ use tracing::debug;
 use super::duplicates::retain;
 use super::feed::{ReadOutcome, RecordDistributor, TIMEOUT};
 use super::ingest::SourceReaders;
-use super::preflight::FIRST_ROWS;
 use super::progress::MergeProgress;
-use crate::check::SourceRows;
+use crate::check::{FIRST_ROWS, SourceRows};
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Source};
 use crate::source::{RecordBatch, RowCounters, RowSurvey, SourceError, SourceEvent, SourceReader};
@@ -260,7 +259,7 @@ impl Merge {
         };
         let clock = &mut self.clocks.readers[number];
         clock.next_row = next_row;
-        clock.count(&counters, unjudged);
+        clock.count(unjudged);
         (sources[number].last, sources[number].counters) = (Instant::now(), counters);
         let is_surveyed = survey.is_some();
         sources[number].survey = survey.unwrap_or(std::mem::take(&mut sources[number].survey));
@@ -346,7 +345,7 @@ fn forward_events(mut reader: SourceReader, sender: &Sender<SourceMessage>) {
         let event = reader.next_event();
         let ends = matches!(event, Err(_) | Ok(SourceEvent::End));
         let counters = *reader.counters();
-        let is_first = counters.rows <= 2 * FIRST_ROWS;
+        let is_first = reader.unjudged().rows <= 2 * FIRST_ROWS;
         let survey = (is_first || ends).then(|| Box::new(reader.survey().clone()));
         let (next_row, unjudged) = (reader.next_row(), reader.unjudged());
         let messages = SourceMessage { event, next_row, counters, unjudged, survey };

@@ -54,7 +54,7 @@ use timely::dataflow::ProbeHandle;
 use timely::worker::Worker;
 use tracing::{error, info, info_span};
 
-use crate::check::JudgeState;
+use crate::check::{FIRST_ROWS, JudgeState};
 use crate::connect::journal::Intake;
 use crate::control::{Control, PRIVATE_LOG};
 use crate::ledger::{LedgerError, LedgerHome, LedgerHomeError};
@@ -70,7 +70,7 @@ use feed::{ReadOutcome, WorkerFeed, channels};
 use ingest::{OpenSources, SourceReaders, sources as open_sources};
 use journal::{Journal, RunStart, open_store};
 use merge::Merge;
-use preflight::{FIRST_ROWS, RowGuard};
+use preflight::RowGuard;
 use ranges::{PostRoute, RangeReading};
 use resume::{TaggedPosition, judged};
 use windows::{STOPPED, TIMEOUT};
@@ -256,7 +256,7 @@ pub fn run(
     // A stretch of clipped values is found among all values only.
     let compares_all = match pipeline.preflight {
         Preflight::Stop => true,
-        Preflight::Warn => options.control.shows_private(),
+        Preflight::First | Preflight::Warn => options.control.shows_private(),
         Preflight::Off => false,
     };
     // The check of the first rows also shows that the horizon is too short for them.

@@ -1,36 +1,33 @@
 //! Guards a run against rows that don't count: by a check of its first rows, before anything is
-//! charged or published, and with `preflight = "stop"` by a judgement of later rows, before more is
-//! published.
+//! charged or published, and by a judgement of later rows, before the first epoch is published, or
+//! with `preflight = "stop"` before more is.
 //!
 //! Records are dealt as they come; only the first closed epochs are held back, because nothing is
 //! committed before one closes. So no row is lost or reordered, and what is held is a few marks.
-//! The first check ends after [`FIRST_ROWS`] rows, at the end of the input, or, in a live stream,
-//! when an epoch has closed and the next row has not arrived: a live stream is never delayed by a
-//! wait for more rows. Of several sources, [`FIRST_ROWS`] rows each are examined, so the first
-//! check does not depend on which one is read first. If one of them is live, the first check ends
-//! after a tenth of a second without a row.
+//! The first check ends after [`FIRST_ROWS`] rows from the first epoch on, at the end of the input,
+//! or, in a live stream, when an epoch has closed and the next row has not arrived: a live stream
+//! is never delayed by a wait for more rows. Of several sources, [`FIRST_ROWS`] rows each are
+//! examined, so the first check does not depend on which one is read first. If one of them is live,
+//! the first check ends after a tenth of a second without a row.
 //!
 //! Later rows are judged whenever the clock closes epochs, before any of these is published. A run
 //! that stops there first commits the epochs before, each with the state of the judge. The next run
 //! reads the rows after them again, continues from that state, comes to the same judgement, and
 //! publishes no more either, unless the source was corrected.
 //!
-//! Without it, one later fact is still reported to everyone, because it is public: that the clock
-//! of a first run fell back. What the limits of entities leave out is followed to the end of a
-//! first run if private problems are shown, and always where later rows are judged.
+//! Without `"stop"`, one later fact is still reported to everyone, because it is public: that the
+//! clock of a first run fell back. What the limits of entities leave out is followed to the end of
+//! a first run if private problems are shown, and always where later rows are judged.
 //!
 //! The rules that decide: [`crate::check`].
 
 use hushflow_operators::{Entity, EntityHistory, Records};
 
 use super::resume::SourceResume;
-use crate::check::{JudgeState, Problem, RowJudge, SourceRows};
+use crate::check::{FIRST_ROWS, JudgeState, Problem, RowJudge, SourceRows};
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Preflight};
 use crate::source::{RowCounters, RowSurvey};
-
-/// Number of rows of each source that the first check examines.
-pub(super) const FIRST_ROWS: u64 = 4096;
 
 /// Epochs that the clock closes with one mark.
 pub(super) struct ClosedEpochs {
@@ -55,8 +52,10 @@ pub(super) struct RowGuard {
     /// Whether several clocks are merged, where the merge decides when enough rows were examined.
     is_merging: bool,
     control: Control,
-    /// Whether rows after the first check are judged too.
+    /// Whether rows are judged after the first epoch is published, too.
     judges_later_rows: bool,
+    /// The last epoch that may be published.
+    published: u64,
     /// The check of the first rows, until it is over.
     first_check: Option<FirstCheck>,
     /// Rows of all sources.
@@ -98,6 +97,7 @@ impl RowGuard {
                 is_merging: pipeline.has_several_sources() || pipeline.has_partitions(),
                 control: control.clone(),
                 judges_later_rows: pipeline.preflight == Preflight::Stop,
+                published: committed,
                 first_check: is_first.then(|| FirstCheck::new(pipeline.sources.len())),
                 rows: 0,
                 duplicates: 0,
@@ -139,7 +139,9 @@ impl RowGuard {
 
     /// Whether the first check has seen enough rows.
     pub(super) fn has_checked_first_rows(&self) -> bool {
-        self.is_checking_first_rows() && !self.is_merging && self.rows >= FIRST_ROWS
+        let of_source = |(counters, survey): &(RowCounters, RowSurvey)| counters.rows - survey.early.rows;
+        let first_check = self.first_check.as_ref().filter(|_| !self.is_merging);
+        first_check.is_some_and(|check| check.sources.iter().map(of_source).sum::<u64>() >= FIRST_ROWS)
     }
 
     /// Whether the first check is not over.
@@ -167,12 +169,13 @@ impl RowGuard {
             first_check.epochs.push(closed);
             return Ok(None);
         }
-        if self.judges_later_rows && is_new {
-            let problems = self.judge.judge(surveys);
+        if is_new && self.judge.decides(self.published) {
+            let problems = self.judge.judge(surveys, self.published);
             if let Some(problem) = problems.iter().find(|problem| problem.stops) {
                 return Err(refusal("among the latest rows, ", problem, "warn"));
             }
         }
+        self.published = closed.epoch;
         closed.judged = self.judges_later_rows.then(|| Box::new(self.judge.state()));
         Ok(Some(closed))
     }
@@ -195,8 +198,9 @@ impl RowGuard {
             sources.iter().map(|(counters, survey)| SourceRows::new(*counters, survey)).collect();
         let problems = self.judge.judge_first_rows(&rows, self.duplicates);
         self.forget_entities(self.control.shows_private());
-        if let Some(problem) = problems.iter().find(|problem| problem.stops) {
-            // Without the operator's word a run stops for public facts alone.
+        // A public reason says nothing about private ones.
+        let reasons = || problems.iter().filter(|problem| problem.stops);
+        if let Some(problem) = reasons().find(|problem| problem.public).or_else(|| reasons().next()) {
             let preflight = if problem.public { "off" } else { "warn" };
             return Err(refusal("among the first rows, ", problem, preflight));
         }
@@ -204,6 +208,7 @@ impl RowGuard {
             self.control.private_notice(&private_notice("among the first rows, ", problem));
         }
         self.reported = problems;
+        self.published = epochs.last().map_or(self.published, |closed| closed.epoch);
         let state = self.judges_later_rows.then(|| Box::new(self.judge.state()));
         epochs.iter_mut().for_each(|closed| closed.judged.clone_from(&state));
         Ok(epochs)
@@ -222,10 +227,12 @@ impl RowGuard {
     /// Returns the lines for the operator about all rows of each source, except problems that the
     /// first check has reported.
     pub(super) fn private_notices(&self, sources: &[SourceRows<'_>]) -> Vec<String> {
-        let problems = self.judge.sum_up(sources, self.duplicates).into_iter();
+        let mut problems = self.judge.sum_up(sources, self.duplicates);
+        problems.extend(self.judge.lost_shares(sources, &problems));
         problems
+            .iter()
             .filter(|problem| !self.reported.iter().chain(&self.fallen).any(|known| known.is_same(problem)))
-            .map(|problem| private_notice("", &problem))
+            .map(|problem| private_notice("", problem))
             .collect()
     }
 }

@@ -4,9 +4,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::preflight::{ClosedEpochs, FIRST_ROWS};
+use super::preflight::ClosedEpochs;
 use super::resume::SourceResume;
 use super::source::EPOCHS_AHEAD;
+use crate::check::FIRST_ROWS;
 use crate::pipeline::{Pipeline, Source};
 use crate::source::{EpochMark, ResumePoint, RowCounters, SourceError, SourceReader};
 use crate::state::Position;
@@ -38,7 +39,7 @@ pub(super) struct ReaderProgress {
     rows: u64,
     /// The counters at that mark, and those of all rows so far.
     counters: (RowCounters, RowCounters),
-    /// Rows read by this run.
+    /// Rows read by this run, from the first epoch on.
     rows_read: u64,
     pub(super) next_row: u64,
     /// Row that an earlier run had reached. The merge waits for the source up to there.
@@ -109,10 +110,9 @@ impl ReaderProgress {
         self.recorded_row = reader.late_from();
     }
 
-    /// Records the number of rows that this run has read up to the latest event, and the outcome of
-    /// those that no earlier run has judged.
-    pub(super) fn count(&mut self, counters: &RowCounters, unjudged: RowCounters) {
-        self.rows_read = counters.rows;
+    /// Records the outcome of the rows up to the latest event that no earlier run has judged.
+    pub(super) fn count(&mut self, unjudged: RowCounters) {
+        self.rows_read = unjudged.rows;
         self.counters.1 = unjudged;
     }
 

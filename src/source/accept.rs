@@ -6,7 +6,7 @@ use super::{ResumePoint, SourceReader};
 use crate::connect::SourceError;
 use crate::format::Defect;
 use crate::pipeline::{MOST_KEYS, MissingPolicy, RowPolicies, RowPolicy};
-use crate::time::{TimeFormat, local_time};
+use crate::time::{ClockChange, TimeFormat, local_time};
 
 const LEAP: &str = "a row's clock is further ahead than largest_jump allows: this row and others like it are not counted; if the \
     time is right, stop the run and start it again with a larger largest_jump: the rows will be read again";
@@ -46,7 +46,8 @@ impl SourceReader {
             let text = taken.is_none().then_some((&self.rows.row, slot));
             self.survey.clock(clock.time, arrival, text, self.line, clock.row);
             if taken.is_none() {
-                self.survey.clocks.skipped += u64::from(self.is_skipped(slot, arrival));
+                let change = self.clock_change(slot, arrival);
+                self.survey.clocks.note_change(change);
             }
             // After the last epoch a leap closes none.
             if !self.epochs.is_over() && self.leaps(arrival, before) {
@@ -65,7 +66,8 @@ impl SourceReader {
             let text = taken.is_none().then_some((&self.rows.row, slot));
             self.survey.event(event, clock, text, self.epochs.clock.row);
             if taken.is_none() {
-                self.survey.events.skipped += u64::from(self.is_skipped(slot, event));
+                let change = self.clock_change(slot, event);
+                self.survey.events.note_change(change);
             }
         }
         match content.fate {
@@ -86,7 +88,7 @@ impl SourceReader {
         let (row, key) = (self.epochs.clock.row, content.key);
         if is_here {
             let values = &mut self.batch.records.values[start..];
-            if row < self.surveyed_rows {
+            if row < self.surveyed_rows.saturating_add(self.survey.early.rows) {
                 self.survey.values(values, self.rules.bounds_of(key), row);
             }
             self.rules.key_bounds.scale(key, values);
@@ -111,12 +113,13 @@ impl SourceReader {
         }
     }
 
-    /// Whether the time zone skips the local time in a field, which was read as `time`.
-    fn is_skipped(&mut self, slot: usize, time: i64) -> bool {
+    /// Returns whether the time zone skips or repeats the local time in a field, which was read as
+    /// `time`.
+    fn clock_change(&mut self, slot: usize, time: i64) -> Option<ClockChange> {
         let (row, times) = (&self.rows.row, &self.rules.roles.times);
         let local = || local_time(row.text(slot).ok()?, times.format.as_ref());
-        let search = self.skipped.as_mut().filter(|_| self.epochs.clock.row < self.surveyed_rows);
-        search.is_some_and(|search| search.has(time, local))
+        let search = self.changes.as_mut().filter(|_| self.epochs.clock.row < self.surveyed_rows);
+        search.and_then(|search| search.at(time, local))
     }
 
     /// Returns whether the clock value of a row is implausibly far ahead, and counts the row if so.
@@ -217,8 +220,7 @@ impl SourceReader {
                     .into()
             }
             None => "a date or an RFC 3339 time".into(),
-            Some(TimeFormat::Pattern(pattern)) => format!("a time of the pattern {pattern:?}"),
-            Some(format) => format!("a time of our days in {} since 1970", format.name()),
+            Some(format) => format.expected(),
         }
     }
 
@@ -235,6 +237,11 @@ impl SourceReader {
             return Ok(());
         }
         let column = slot.map(|slot| self.rows.column(slot.into()));
+        let format = self.rules.roles.times.format.as_ref().filter(|_| defect == Defect::NotATime);
+        let defect = match format {
+            Some(format) => format!("expected {}, as time_format in [source] says", format.expected()),
+            None => defect.to_string(),
+        };
         Err(SourceError::Rejected { path: self.rows.name(), line: self.line, column, defect })
     }
 }

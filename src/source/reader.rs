@@ -16,7 +16,7 @@ use crate::control::Control;
 use crate::format::form::RowLayout;
 use crate::pipeline::{Pipeline, Source};
 use crate::state::Position;
-use crate::time::SkippedTimes;
+use crate::time::ClockChanges;
 
 /// Reads a source of a pipeline.
 pub struct SourceReader {
@@ -38,11 +38,13 @@ pub struct SourceReader {
     judged: (u64, RowCounters),
     pub(super) survey: RowSurvey,
     /// Finds local times that the time zone skips.
-    pub(super) skipped: Option<SkippedTimes>,
+    pub(super) changes: Option<ClockChanges>,
     /// Whether more rows may arrive later.
     pub(super) is_live: bool,
     /// Whether the operator has been told of a row whose clock leaps.
     pub(super) has_noticed_leap: bool,
+    /// Whether the first epoch has begun, or a record has joined an epoch.
+    has_started: bool,
     /// Whether to return a batch before a wait, even if it is the only source.
     returns_early: bool,
     /// Number of rows whose values are compared with their bounds.
@@ -128,7 +130,7 @@ impl SourceReader {
         Ok(SourceReader {
             control: control.clone(),
             rows,
-            skipped: SkippedTimes::of(&roles.times.zone),
+            changes: ClockChanges::of(&roles.times.zone),
             rules: Arc::new(RowRules::new(pipeline, roles)),
             ranges: None,
             epochs: EpochClock::new(source, resume, committed, restarts),
@@ -141,6 +143,7 @@ impl SourceReader {
             survey,
             is_live,
             has_noticed_leap: false,
+            has_started: committed > 0,
             returns_early: false,
             surveyed_rows: SEARCHED_ROWS,
             row_limit: u64::MAX,
@@ -198,10 +201,10 @@ impl SourceReader {
         &self.counters
     }
 
-    /// Returns the outcome of the rows so far that no earlier run has counted. A row belongs to the
-    /// epoch of the clock just before the row.
+    /// Returns the outcome of the rows so far that no earlier run has counted, from the first epoch
+    /// on. A row belongs to the epoch of the clock just before the row.
     pub(crate) fn unjudged(&self) -> RowCounters {
-        self.counters.since(&self.judged.1)
+        self.counters.since(&self.judged.1).since(&self.survey.early)
     }
 
     /// Returns the survey of the rows so far.
@@ -333,11 +336,13 @@ impl SourceReader {
         self.pending_rows += 1;
         self.epochs.begin_row();
         let had_begun = self.epochs.has_begun();
+        let early = (self.counters.early_clock, self.counters.before_start);
         let is_judged = self.epochs.due() < self.judged.0;
         self.accept(before, taken.as_ref())?;
         if let Some(taken) = taken.filter(|taken| !taken.is_here) {
             self.assign(&taken);
         }
+        self.note_start(early);
         self.check_leaps()?;
         self.check_keys()?;
         self.epochs.end_row();
@@ -351,6 +356,22 @@ impl SourceReader {
             return Err(SourceError::AfterHorizon { path, line, unit });
         }
         Ok(())
+    }
+
+    /// Notes whether the row that was read comes before the first epoch, as all rows before it:
+    /// by the public clock, or without one by its time. Takes the counts of early rows before it.
+    fn note_start(&mut self, (early_clock, before_start): (u64, u64)) {
+        if self.has_started {
+            return;
+        }
+        let (is_early, has_started) = match self.rules.roles.clock {
+            Some(_) => (self.counters.early_clock > early_clock, !self.epochs.is_before_start()),
+            None => (self.counters.before_start > before_start, self.joined > 0),
+        };
+        self.has_started = has_started;
+        if is_early && !has_started {
+            self.survey.early = self.counters;
+        }
     }
 
     /// Adds the epoch of a row that another process holds to the batch.

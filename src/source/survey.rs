@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 
-use super::{Defect, Stretches, ValueSurvey};
+use super::{Defect, RowCounters, Stretches, ValueSurvey};
 use crate::format::row::Row;
+use crate::time::ClockChange;
 
 /// Maximum number of distinct unlisted keys that are kept.
 const UNLISTED_KEYS: usize = 1000;
@@ -46,6 +47,9 @@ pub struct RowSurvey {
     pub delays: [u64; 32],
     /// The longest stretches of rows that don't count.
     pub stretches: Stretches,
+    /// Outcomes of the rows up to the last one before the first epoch, if it comes before all rows
+    /// of an epoch.
+    pub early: RowCounters,
 }
 
 /// Defects of a wanted column.
@@ -94,6 +98,8 @@ pub struct TimeSurvey {
     pub without_offset: u64,
     /// Local times that the time zone skips as clocks go forward.
     pub skipped: u64,
+    /// Local times that come twice as clocks go back.
+    pub repeated: u64,
 }
 
 /// A step of the clock from one row to the next, in microseconds since 1970.
@@ -205,6 +211,7 @@ impl RowSurvey {
 
     /// Adds the survey of the rows of another source, or of other rows of the same one.
     pub fn merge(&mut self, other: &RowSurvey) {
+        self.early += other.early;
         for column in &other.columns {
             match self.columns.iter_mut().find(|own| own.name == column.name) {
                 None => self.columns.push(column.clone()),
@@ -273,9 +280,19 @@ impl TimeSurvey {
         }
     }
 
+    /// Counts a local time at which clocks change.
+    pub(super) fn note_change(&mut self, change: Option<ClockChange>) {
+        match change {
+            Some(ClockChange::Skipped) => self.skipped += 1,
+            Some(ClockChange::Repeated) => self.repeated += 1,
+            None => {}
+        }
+    }
+
     fn merge(&mut self, other: &TimeSurvey) {
         self.without_offset += other.without_offset;
         self.skipped += other.skipped;
+        self.repeated += other.repeated;
         let both = self.range.zip(other.range);
         self.range = both.map(|(a, b)| (a.0.min(b.0), a.1.max(b.1))).or(self.range).or(other.range);
     }

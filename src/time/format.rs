@@ -51,6 +51,14 @@ impl TimeFormat {
         }
     }
 
+    /// Describes a time of this format, in a sentence.
+    pub fn expected(&self) -> String {
+        match self {
+            TimeFormat::SinceEpoch(_) => format!("a time of our days in {} since 1970", self.name()),
+            TimeFormat::Pattern(pattern) => format!("a time of the pattern {pattern:?}"),
+        }
+    }
+
     /// Returns microseconds since 1970. A time without an offset is local time in the zone.
     pub(crate) fn read(&self, text: &[u8], zone: &TimeZone) -> Option<i64> {
         match self {

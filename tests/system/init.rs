@@ -375,6 +375,41 @@ fn decimal_commas_and_swapped_days_are_refused_with_a_remedy() {
 }
 
 /// Kinds of measurement are keys with bounds of their own; rows that lack values count in part.
+/// Mistyped names have suggestions, and what is not text is refused as such.
+#[test]
+fn mistakes_of_names_and_files_are_explained() {
+    let lab = lab();
+    lab.write("binary", [b"words\x03".repeat(9), vec![0, 7, 200, 255, b'\n', 1]].concat());
+    lab.write(
+        "flags.ndjson",
+        "{\"x\": 1.5, \"ok\": true, \"who\": \"a\"}\n{\"x\": 2.5, \"ok\": false, \"who\": \"b\"}\n".repeat(9),
+    );
+    let proposed = finish(hushflow(["init", "flags.ndjson"]).current_dir(lab.path(".")));
+    assert!(!proposed.err.contains("ok="), "{}", proposed.err);
+    let binary = finish(hushflow(["init", "binary"]).current_dir(lab.path(".")));
+    binary.failed(1, &["binary: the file is not text"]);
+    let flags = |from: &str, to: &str| FLAGS.map(|flag| flag.replace(from, to));
+    let refused = |flags: [String; FLAGS.len()], expected: &str| {
+        init(&lab, &flags.each_ref().map(String::as_str)).failed(2, &[expected]);
+    };
+    refused(flags("dep_delay:", "dep_dely:"), "; did you mean \"dep_delay\"?");
+    init(&lab, &[&FLAGS[..], &["--time-format", "%d.%m.%Y"]].concat())
+        .failed(2, &["do not fit --time-format: expected a time of the pattern \"%d.%m.%Y\""]);
+    init(&lab, &FLAGS).succeeded();
+    let text = std::fs::read_to_string(lab.path("flights_jan2013.toml")).expect("the file");
+    for (from, to, expected) in [
+        ("name = \"dep_delay\"", "name = \"dep_deley\"", "; did you mean \"dep_delay\"?"),
+        ("[release]\n", "[release]\nmethod = \"jmee\"\n", "; did you mean \"jme\"?"),
+        ("time = \"event_time\"", "time = \"event_tme\"", "; did you mean \"event_time\"?"),
+    ] {
+        assert!(text.contains(from), "{text}");
+        let file = lab.write("mistyped.toml", text.replace(from, to));
+        let ended = finish(hushflow(["check"]).arg(file));
+        assert_ne!(ended.code, Some(0), "{to}");
+        assert!(ended.err.contains(expected) || ended.out.contains(expected), "{}{}", ended.out, ended.err);
+    }
+}
+
 #[test]
 fn keys_have_their_own_bounds_and_missing_values_are_detected() {
     let lab = Lab::new();

@@ -42,10 +42,19 @@
 //! level)/2. Only a wrong test at the bin's own edge loses the quantile, so both tails together are
 //! at most 1 − level, however many edges are tested. The interval is as coarse as the bins, and
 //! holds whatever the values inside them are. The estimate interpolates F̂ within the bin.
+//!
+//! # Given the word of a line
+//! A histogram has shares if T exceeds its noise clearly, so noise has a say in which lines show
+//! them. N = aT + ε with ε independent of T, so N and N − pT share the noise a·e and (a − p)·e with
+//! the error e of T. Intervals of counts, shares and quantiles are those given the range of T
+//! ([`selection`](super::selection)).
 
 use super::debias::MIN_COUNT_TO_NOISE;
 use super::interval::{Confidence, Interval, IntervalSubject};
+use super::intervals::settle;
+use super::selection::{Selection, conditional_quantiles};
 use super::share::Share;
+use crate::quantile;
 use band::critical_value;
 use tree::{NoiseOfSum, NoiseTree};
 
@@ -135,9 +144,13 @@ impl NoisyHistogram {
 
     /// Returns the interval of the number of records in a bin, at this level.
     pub fn count_interval(&self, bin: usize, level: f64) -> Interval {
-        let reach = self.count_noise(bin) * Confidence { level, ..Confidence::default() }.normal_quantile();
+        let (noise, tail) = (self.count_noise(bin), (1.0 - level) / 2.0);
+        let selection = self.selection(self.tree.noise_of(bin, true).slope, noise);
+        let (down, up) = conditional_quantiles(tail, &[selection]);
+        let reach = |z: f64| if noise > 0.0 { z * noise } else { 0.0 };
         let (count, bounds) = (self.counts[bin], Interval { lower: 0.0, upper: f64::INFINITY });
-        Interval { lower: count - reach, upper: count + reach }.within(bounds, reach)
+        let interval = Interval { lower: count - reach(down), upper: count + reach(up) };
+        interval.with(count).within(bounds, quantile::normal(tail) * noise)
     }
 
     /// Returns the number of records in all bins and the standard deviation of its noise.
@@ -151,6 +164,32 @@ impl NoisyHistogram {
         total > 0.0 && total >= MIN_COUNT_TO_NOISE * noise
     }
 
+    /// Returns the total, which decides whether there are shares, as a selection for the count of
+    /// all records.
+    pub fn word(&self) -> Selection {
+        // The total is the best estimate of the count, so its noise is a part of that of the count.
+        let correlation = match self.tree.deviations().1 {
+            Some(deviation) if deviation > 0.0 => self.tree.total_variance.sqrt() / deviation,
+            _ => 0.0,
+        };
+        Selection { correlation, ..self.selection(0.0, 0.0) }
+    }
+
+    /// The selection by the total, for a number with this noise, which moves by `slope` with it.
+    fn selection(&self, slope: f64, deviation: f64) -> Selection {
+        let (total, noise) = self.total();
+        let least = MIN_COUNT_TO_NOISE * noise;
+        let range = if self.has_shares() { (least, f64::INFINITY) } else { (f64::NEG_INFINITY, least) };
+        let correlation = if deviation > 0.0 { (slope * noise / deviation).clamp(-1.0, 1.0) } else { 0.0 };
+        Selection::by_range(total, range, noise, correlation)
+    }
+
+    /// The quantiles down and up for a share p.
+    fn quantiles(&self, noise: NoiseOfSum, p: f64, confidence: Confidence) -> (f64, f64) {
+        let deviation = self.variance(noise, p, confidence).max(0.0).sqrt();
+        conditional_quantiles((1.0 - confidence.level) / 2.0, &[self.selection(noise.slope - p, deviation)])
+    }
+
     /// Returns the share of each bin; without estimates unless the histogram
     /// [has shares](Self::has_shares).
     pub fn shares(&self, confidence: Confidence) -> Vec<Share> {
@@ -159,7 +198,9 @@ impl NoisyHistogram {
         }
         let (total, z) = (self.total, confidence.normal_quantile());
         let share = |(bin, (&count, nearest)): (usize, (&f64, f64))| {
-            let interval = self.interval(self.tree.noise_of(bin, true), count, confidence, z);
+            let noise = self.tree.noise_of(bin, true);
+            let interval =
+                self.interval(noise, count, confidence, z, |p| self.quantiles(noise, p, confidence));
             let estimate = (nearest / total).clamp(interval.lower, interval.upper);
             Share { estimate: Some(estimate), interval }
         };
@@ -177,7 +218,10 @@ impl NoisyHistogram {
             Some(*sum)
         });
         let inner = sums.zip(1..self.counts.len());
-        let interval = |(sum, k)| self.interval(self.tree.noise_of(k, false), sum, confidence, critical);
+        let interval = |(sum, k)| {
+            let noise = self.tree.noise_of(k, false);
+            self.interval(noise, sum, confidence, critical, |_| (critical, critical))
+        };
         let mut band: Vec<_> = inner.map(interval).collect();
         let mut least = 0.0_f64;
         for interval in &mut band {
@@ -197,15 +241,18 @@ impl NoisyHistogram {
     /// [has shares](Self::has_shares).
     pub fn quantile(&self, q: f64, confidence: Confidence) -> Option<QuantileEstimate> {
         let values = self.distribution_values()?;
-        let (bins, z) = (self.counts.len(), confidence.normal_quantile());
+        let bins = self.counts.len();
         let mut sum = 0.0;
         // Whether F is certainly below q at each inner edge (−1), certainly above (1), or neither.
         let tests: Vec<i8> = (1..bins)
             .map(|k| {
                 sum += self.counts[k - 1];
                 let apart = sum - q * self.total;
-                let reach = z * self.variance(self.tree.noise_of(k, false), q, confidence).max(0.0).sqrt();
-                if apart > reach { 1 } else { -i8::from(apart < -reach) }
+                let noise = self.tree.noise_of(k, false);
+                let deviation = self.variance(noise, q, confidence).max(0.0).sqrt();
+                let (down, up) = self.quantiles(noise, q, confidence);
+                let reach = |z: f64| if deviation > 0.0 { z * deviation } else { 0.0 };
+                if apart > reach(down) { 1 } else { -i8::from(apart < -reach(up)) }
             })
             .collect();
         let lower = tests.iter().take_while(|&&test| test < 0).count();
@@ -248,22 +295,35 @@ impl NoisyHistogram {
         }
     }
 
-    /// Returns the interval of the share of some bins, whose noisy number is `number`.
-    fn interval(&self, noise: NoiseOfSum, number: f64, confidence: Confidence, z: f64) -> Interval {
-        let (total, square, sampling) = (self.total, z * z, self.sampling(confidence));
+    /// Returns the interval of the share of some bins, whose noisy number is `number`, with the
+    /// quantiles down and up at a share; z is the plain one.
+    fn interval(
+        &self,
+        noise: NoiseOfSum,
+        number: f64,
+        confidence: Confidence,
+        z: f64,
+        quantiles: impl Fn(f64) -> (f64, f64),
+    ) -> Interval {
+        let (total, sampling) = (self.total, self.sampling(confidence));
         let NoiseOfSum { slope, variance } = noise;
         let of_total = self.tree.total_variance;
-        // a·p² − 2b·p + c ≤ 0
-        let a = total * total - square * (of_total - sampling);
-        let b = number * total + square * (sampling / 2.0 - slope * of_total);
-        let c = number * number - square * (variance + slope * slope * of_total);
-        if a <= 0.0 {
-            return SHARES;
-        }
-        let root = (b * b - a * c).max(0.0).sqrt();
+        let roots = |z: f64| {
+            // a·p² − 2b·p + c ≤ 0
+            let square = z * z;
+            let a = total * total - square * (of_total - sampling);
+            let b = number * total + square * (sampling / 2.0 - slope * of_total);
+            let c = number * number - square * (variance + slope * slope * of_total);
+            if a <= 0.0 || !square.is_finite() {
+                return SHARES;
+            }
+            let root = (b * b - a * c).max(0.0).sqrt().copysign(z);
+            Interval { lower: (b - root) / a, upper: (b + root) / a }
+        };
+        let interval = settle(roots(z), |p| quantiles(p.clamp(0.0, 1.0)), roots);
         let nearest = (number / total).clamp(0.0, 1.0);
         let reach = z * self.variance(noise, nearest, confidence).max(0.0).sqrt() / total;
-        Interval { lower: (b - root) / a, upper: (b + root) / a }.within(SHARES, reach)
+        interval.with(nearest).within(SHARES, reach)
     }
 }
 

@@ -11,12 +11,19 @@
 //!
 //! Given the quality of the line ([`quality`](super::quality)), z differs by side and entry, if the
 //! count is noisy: see [`selection`](super::selection). An error of the count moves a mean m by −m,
-//! and a covariance by mᵢmⱼ − σᵢⱼ, with the m or the σᵢⱼ of the end in question.
+//! and a covariance by mᵢmⱼ − σᵢⱼ, with the m or the σᵢⱼ of the end in question. Other noisy counts
+//! that decide words are given by [`MomentIntervals::given`].
 //!
 //! [`MomentIntervals::within_bounds`] cuts intervals to what records in [−1, 1] allow
 //! ([`Interval::within`], with a reach of z deviations). No truth is lost, except that the largest
 //! variance, 1 − m², depends on an unknown mean: of its interval the mean nearest to 0 is taken, at
 //! a fiftieth of the tail.
+//!
+//! **Coverage given the words.** Let W be the counts that decide the words of a line, I the
+//! interval of θ given the ranges of W, and B what bounds allow of θ. For every θ in B, θ ∈ I with
+//! the level, given the words. What is shown contains I ∩ B, so it holds θ at least as often. This
+//! needs that nothing but W decides words. An interval wholly outside B is more frequent where θ̂
+//! is far from θ, so a word for it would collect lines whose other numbers are wrong, too.
 //!
 //! For the population, the error of the sample is independent of the noise, and the two are
 //! combined as by Zou & Donner 2008. A sample mean has Student's law. A sample covariance σᵢⱼ is
@@ -24,7 +31,7 @@
 //! Means need samples that are not small, covariances a population that is about Gaussian.
 
 use super::ball::EntryMoments;
-use super::debias::NoisyMoments;
+use super::debias::{MomentNoise, NoisyMoments};
 use super::density::DensityError;
 pub use super::interval::{Confidence, Interval, IntervalSubject};
 use super::selection::{Selection, conditional_quantiles, count_interval};
@@ -60,6 +67,8 @@ pub struct MomentIntervals<'a> {
     subject: IntervalSubject,
     /// Whether the coordinates of records lie in [−1, 1].
     bounded: bool,
+    /// Other counts that decide words, with the correlations of their noise with that of the count.
+    others: Vec<Selection>,
 }
 
 impl<'a> NoisyMoments<'a> {
@@ -109,6 +118,7 @@ impl<'a> NoisyMoments<'a> {
             z: quantile::normal(tail),
             subject,
             bounded: false,
+            others: Vec::new(),
         })
     }
 }
@@ -129,6 +139,13 @@ impl MomentIntervals<'_> {
         Self { bounded: true, ..self }
     }
 
+    /// Returns the same intervals, given that these counts are in their ranges, too. Their noise
+    /// shares with that of the estimates only what it shares with that of the count: the
+    /// correlation of each is that of its noise with the noise of the count.
+    pub fn given(self, others: Vec<Selection>) -> Self {
+        Self { others, ..self }
+    }
+
     /// Returns the interval of a column's mean; `None` if there is no such column.
     pub fn mean(&self, column: usize) -> Option<Interval> {
         self.mean_at(column, self.tail)
@@ -136,7 +153,9 @@ impl MomentIntervals<'_> {
 
     fn mean_at(&self, column: usize, tail: f64) -> Option<Interval> {
         let interval = self.uncut_mean(column, tail)?;
-        let noise = self.moments.noise.first / self.moments.count();
+        let MomentNoise { count, first, .. } = self.moments.noise;
+        // At a bound.
+        let noise = first.hypot(count) / self.moments.count();
         Some(if self.bounded { interval.within(UNIT, self.z * noise) } else { interval })
     }
 
@@ -161,12 +180,6 @@ impl MomentIntervals<'_> {
     /// 0 or above, and ends at least z standard deviations of its noise above 0: a negative
     /// estimate hides a variance, too.
     pub fn covariance(&self, i: usize, j: usize) -> Option<Interval> {
-        let (interval, bounds) = self.uncut_covariance(i, j)?;
-        Some(interval.within(bounds, self.z * self.entry_noise(i, j)))
-    }
-
-    /// The interval of a covariance and its bounds.
-    fn uncut_covariance(&self, i: usize, j: usize) -> Option<(Interval, Interval)> {
         let estimate = *self.covariance.get((i, j))?;
         let entry = self.entry(i, j)?;
         let records = self.covariance_of_records(&entry, (i, j)).with(estimate);
@@ -183,7 +196,8 @@ impl MomentIntervals<'_> {
             true => (self.largest_variance(i)? * self.largest_variance(j)?).sqrt(),
             false => f64::INFINITY,
         };
-        Some((interval, Interval { lower: if i == j { 0.0 } else { -largest }, upper: largest }))
+        let bounds = Interval { lower: if i == j { 0.0 } else { -largest }, upper: largest };
+        Some(interval.within(bounds, self.z * self.entry_noise(i, j)))
     }
 
     /// The covariances that are no further from the estimate than the quantile of their side given
@@ -201,24 +215,6 @@ impl MomentIntervals<'_> {
         let plain = entry.covariance_range(self.z);
         let is_plain = quantiles(plain.lower).0 == self.z && quantiles(plain.upper).1 == self.z;
         if is_plain { plain } else { settle(plain, quantiles, |z| entry.covariance_range(z)) }
-    }
-
-    /// Whether an interval of a mean, a covariance or a correlation is wholly beyond its bounds, so
-    /// that its estimate says nothing.
-    pub fn is_beyond_bounds(&self) -> bool {
-        let columns = self.mean.len();
-        let is_mean_beyond =
-            |column| self.uncut_mean(column, self.tail).is_some_and(|mean| mean.is_beyond(UNIT));
-        (0..columns).any(is_mean_beyond)
-            || (0..columns).flat_map(|i| (i..columns).map(move |j| (i, j))).any(|(i, j)| {
-                self.is_covariance_beyond_bounds(i, j)
-                    || i != j && self.uncut_correlation(i, j).is_some_and(|found| found.is_beyond(UNIT))
-            })
-    }
-
-    /// Whether the interval of a covariance is wholly beyond its bounds.
-    pub fn is_covariance_beyond_bounds(&self, i: usize, j: usize) -> bool {
-        self.uncut_covariance(i, j).is_some_and(|(interval, bounds)| interval.is_beyond(bounds))
     }
 
     /// The largest variance of records in [−1, 1] with a mean in its interval.
@@ -259,15 +255,16 @@ impl MomentIntervals<'_> {
     /// The quantiles down and up for an estimate that an error of the count moves by `slope`, in
     /// standard deviations of the estimate's noise, over n̂.
     fn quantiles(&self, tail: f64, slope: f64) -> (f64, f64) {
-        conditional_quantiles(tail, &[self.selection(slope)])
+        conditional_quantiles(tail, &self.selections(slope))
     }
 
-    /// The selection by the quality, for such an estimate.
-    fn selection(&self, slope: f64) -> Selection {
+    /// The selections by the counts that decide words, for such an estimate.
+    fn selections(&self, slope: f64) -> Vec<Selection> {
         let (count, noise) = (self.moments.count(), self.moments.noise.count);
         let correlation = (slope * noise / count).clamp(-1.0, 1.0);
         let correlation = if correlation.is_nan() { 0.0 } else { correlation };
-        Selection::by_range(count, self.moments.count_range(), noise, correlation)
+        let own = Selection::by_range(count, self.moments.count_range(), noise, correlation);
+        [own].into_iter().chain(self.others.iter().map(|other| other.through(correlation))).collect()
     }
 
     /// The m with |sum − m n̂| ≤ z √(τ₁² + m²τ₀²), for the quantile z of each side given the
@@ -333,7 +330,7 @@ impl MomentIntervals<'_> {
 
 /// Searches for an interval each of whose ends is a root for the quantile at that end: down for the
 /// lower end, up for the upper one.
-fn settle(
+pub(super) fn settle(
     plain: Interval,
     quantiles: impl Fn(f64) -> (f64, f64),
     roots: impl Fn(f64) -> Interval,

@@ -105,8 +105,6 @@ pub struct PrincipalComponent {
     pub noise: f64,
     /// Its confidence interval, within what the bounds of the columns allow.
     pub interval: Interval,
-    /// Whether the interval was wholly beyond these bounds.
-    pub is_beyond_bounds: bool,
     /// Its direction; `None` if noise may have mixed it with others.
     pub direction: Option<Direction>,
 }
@@ -388,14 +386,12 @@ impl<'a> Decomposition<'a> {
         let eigenvalue = self.values[i] - push;
         let noise = self.variance(i, i, ErrorOf::Noise).sqrt();
         let z = quantile::normal(error / 2.0);
-        let (uncut, allowed) =
-            (self.interval(i, eigenvalue, z), Interval { lower: 0.0, upper: self.largest() });
+        let allowed = Interval { lower: 0.0, upper: self.largest() };
         let direction = (first == last).then(|| self.direction(i, &others, eigenvalue, couplings, error));
         PrincipalComponent {
             eigenvalue,
             noise,
-            interval: uncut.within(allowed, z * self.cluster(i).noise.sqrt()),
-            is_beyond_bounds: uncut.is_beyond(allowed),
+            interval: self.interval(i, eigenvalue, z).within(allowed, z * self.cluster(i).noise.sqrt()),
             direction: direction.flatten(),
         }
     }

@@ -62,6 +62,12 @@ impl Selection {
         }
     }
 
+    /// Returns the same selection for an estimate whose noise has this correlation with the one
+    /// that [`correlation`](Self::correlation) is about, and shares nothing else with the number.
+    pub fn through(self, correlation: f64) -> Self {
+        Selection { correlation: self.correlation * correlation, ..self }
+    }
+
     /// Returns the selection of a number that exceeds the least one by `below`, in standard
     /// deviations of its noise. A correlation that is NaN counts as 0.
     pub fn exceeding(below: f64, correlation: f64) -> Self {

@@ -3,6 +3,7 @@
 use hushflow_mechanism::epochs::{Clock, ClockSource, Schedule};
 
 use super::{Extent, Observation, Problem, SourceRows, keys};
+use crate::check::FIRST_ROWS;
 use crate::format::Defect;
 use crate::histogram::Histogram;
 use crate::pipeline::{Column, MissingPolicy, Pipeline};
@@ -18,8 +19,17 @@ const FALLING_CLOCK: &str = "falling clock";
 /// The problem of rows whose keys are spelt nearly like listed ones.
 pub(super) const MISSPELT_KEYS: &str = "misspelt keys";
 
+/// The problem of rows before the first epoch.
+const BEFORE_START: &str = "before the start";
+
 /// The problem of rows after the last epoch.
 const AFTER_HORIZON: &str = "after the horizon";
+
+/// The problem of rows that can't be read.
+const UNREADABLE: &str = "unreadable rows";
+
+/// One in this many malformed rows or clipped values is worth a line at the end of a run.
+const LOST: u64 = 20;
 
 /// The problem of values that would be clipped.
 const OUT_OF_BOUNDS: &str = "values out of bounds";
@@ -37,8 +47,17 @@ type Count = fn(&RowCounters) -> u64;
 pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &SourceRows<'_>) -> Vec<Problem> {
     let least = all.extent.least();
     let mut found = Vec::new();
-    if seen.counters.rows >= least {
-        found.extend(of_shares(pipeline, all.extent, seen));
+    // A source may well begin before the first epoch, if enough rows come later.
+    let begun = if all.extent == Extent::First { seen.started() } else { *seen };
+    if begun.counters.rows >= least {
+        found.extend(of_shares(pipeline, all.extent, &begun));
+    }
+    if all.extent == Extent::First
+        && (least..FIRST_ROWS + seen.survey.early.rows).contains(&seen.counters.rows)
+        && found.iter().all(|problem| problem.kind != BEFORE_START)
+    {
+        let of_all = of_shares(pipeline, all.extent, seen).into_iter();
+        found.extend(of_all.filter(|problem| problem.kind == BEFORE_START));
     }
     let waits =
         matches!(&pipeline.epochs.schedule, Schedule::ByTime(by) if by.clock == ClockSource::EndOfInput);
@@ -47,6 +66,7 @@ pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &Source
         of_stretches(pipeline, all.extent, seen, &mut found);
     }
     if all.extent != Extent::Later && seen.counters.rows >= least {
+        found.extend(unreadable_columns(pipeline, seen, least));
         found.extend(out_of_bounds(pipeline, seen, least));
         found.extend(swapped_clock(seen.survey, least));
         found.extend(empty_histograms(pipeline, seen, least, all.extent == Extent::Whole));
@@ -125,7 +145,7 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
     }
     if whole_rows && seen.are_most(|count| count.malformed) {
         add(
-            "unreadable rows",
+            UNREADABLE,
             false,
             format!(
                 "most rows can't be read{}{}",
@@ -143,7 +163,7 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
     let mut add = |kind, public, message: String| found.push(Problem::new(kind, public, message));
     let times: [(_, Count, Count, _, _); 3] = [
         (
-            "before the start",
+            BEFORE_START,
             |count| count.early_clock,
             |count| count.before_start,
             outside,
@@ -232,6 +252,21 @@ fn swapped_clock(survey: &RowSurvey, least: u64) -> Option<Problem> {
     })
 }
 
+/// Reports columns most of whose values can't be read, where rows count for their other columns.
+fn unreadable_columns(pipeline: &Pipeline, seen: &SourceRows<'_>, least: u64) -> Vec<Problem> {
+    let is_unreadable = |survey: &&ColumnSurvey| {
+        survey.malformed >= least && 2 * survey.malformed > seen.counters.rows.saturating_sub(survey.missing)
+    };
+    let by_column = pipeline.rows.missing == MissingPolicy::ByColumn;
+    let columns = seen.survey.columns.iter().take(if by_column { pipeline.columns.len() } else { 0 });
+    let problem = |survey: &ColumnSurvey| {
+        let defect = survey.defect.map_or_else(String::new, |defect| format!(": {defect}"));
+        let message = format!("most values of {:?} can't be read{defect}", survey.name);
+        Problem::new("unreadable values", false, message)
+    };
+    columns.filter(is_unreadable).map(problem).collect()
+}
+
 /// Reports columns with most values outside of one bound.
 fn out_of_bounds(pipeline: &Pipeline, seen: &SourceRows<'_>, least: u64) -> Vec<Problem> {
     let columns = pipeline.columns.iter().zip(&seen.survey.columns);
@@ -275,6 +310,41 @@ pub(in crate::check) fn beyond_bounds(column: &Column, is_above: bool) -> Proble
         column.name
     );
     Problem::new(OUT_OF_BOUNDS, false, message)
+}
+
+/// Reports malformed rows, and values of a column beyond its bounds, from one in twenty on.
+pub(in crate::check) fn lost_shares(pipeline: &Pipeline, seen: &SourceRows<'_>) -> Vec<Problem> {
+    let percent = |part: u64, all: u64| 100.0 * part as f64 / all.max(1) as f64;
+    let is_lost = |part: u64, all: u64| LOST * part > all;
+    let mut found = Vec::new();
+    let RowCounters { rows, malformed, .. } = seen.counters;
+    if is_lost(malformed, rows) {
+        let message = format!(
+            "{:.0} % of the rows {}{}{}",
+            percent(malformed, rows),
+            if pipeline.rows.missing == MissingPolicy::ByColumn {
+                "have a value that can't be read"
+            } else {
+                "can't be read"
+            },
+            columns(seen, |column| column.malformed),
+            defect(pipeline, seen)
+        );
+        found.push(Problem::new(UNREADABLE, false, message));
+    }
+    for (column, survey) in pipeline.columns.iter().zip(&seen.survey.columns) {
+        let values = &survey.values;
+        let clipped = values.below.values + values.above.values;
+        if is_lost(clipped, values.all) {
+            let message = format!(
+                "{:.0} % of the values of {:?} were beyond its bounds and clipped, which moves its mean",
+                percent(clipped, values.all),
+                column.name
+            );
+            found.push(Problem::new(OUT_OF_BOUNDS, false, message));
+        }
+    }
+    found
 }
 
 /// Reports histograms without a bin for nearly all rows that have a value, or of a column that no
@@ -339,10 +409,14 @@ fn columns(seen: &SourceRows<'_>, count: impl Fn(&ColumnSurvey) -> u64) -> Strin
     if names.is_empty() { String::new() } else { format!(", in column {}", names.join(", ")) }
 }
 
+/// Returns how times are written, if not in RFC 3339.
+fn time_format(pipeline: &Pipeline) -> Option<&TimeFormat> {
+    pipeline.sources.iter().find_map(|source| source.time_format.as_ref())
+}
+
 /// Returns the unit of times that are numbers since 1970, if they are.
 fn number_format(pipeline: &Pipeline) -> Option<&str> {
-    let mut formats = pipeline.sources.iter().filter_map(|source| source.time_format.as_ref());
-    formats.find(|format| matches!(format, TimeFormat::SinceEpoch(_))).map(TimeFormat::name)
+    time_format(pipeline).filter(|format| matches!(format, TimeFormat::SinceEpoch(_))).map(TimeFormat::name)
 }
 
 /// Describes the defect of the column with the most unreadable values, or of whole rows.
@@ -362,8 +436,14 @@ fn defect(pipeline: &Pipeline, seen: &SourceRows<'_>) -> String {
                 Defect::NotATime
             ),
         },
-        (None, worst) => {
-            worst.and_then(|worst| worst.defect).map_or_else(String::new, |defect| format!(": {defect}"))
-        }
+        (None, worst) => worst.and_then(|worst| worst.defect).map_or_else(String::new, |defect| {
+            let format = time_format(pipeline).filter(|_| defect == Defect::NotATime);
+            match format {
+                Some(format) => {
+                    format!(": expected {}, as time_format in [source] says", format.expected())
+                }
+                None => format!(": {defect}"),
+            }
+        }),
     }
 }

@@ -51,7 +51,11 @@ impl CheckReport<'_> {
                     .zip(counts)
                     .map(|(name, &count)| ((*name).to_owned(), count.into()))
                     .collect();
-                json!({"epoch": epoch, "from": self.epoch_name(epoch), "records": counts})
+                let mut line = json!({"epoch": epoch, "from": self.epoch_name(epoch), "records": counts});
+                if self.pipeline.entity.is_some() {
+                    line["within_limits"] = json!(seen.counting_by_epoch.get(&epoch).copied().unwrap_or(0));
+                }
+                line
             })
             .collect();
         let steps: Vec<_> = seen

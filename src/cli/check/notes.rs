@@ -156,6 +156,14 @@ impl CheckReport<'_> {
                 percent(skipped, counters.rows)
             ));
         }
+        let repeated = survey.events.repeated.max(survey.clocks.repeated);
+        if repeated > 0 {
+            notes.push(format!(
+                "{} of the rows have a local time that comes twice as clocks go back, and count at the first of both: write times \
+                 with an offset from UTC to tell them apart",
+                percent(repeated, counters.rows)
+            ));
+        }
         if 100 * survey.early_events > counters.rows {
             notes.push(format!(
                 "{} of the rows have an event time after their arrival: the two columns may be swapped, or one is in local time",

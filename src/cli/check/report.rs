@@ -3,6 +3,7 @@
 use hushflow::check::{DiscoveredKeys, KeyCount, Problem};
 use hushflow::lines::TableStyle;
 use hushflow::mechanism::epochs::Schedule;
+use hushflow::operators::RepeatPolicy;
 use hushflow::pipeline::{Column, MissingPolicy, Pipeline};
 use hushflow::publication::{Publication, PublicationError};
 use hushflow::runtime::DryRun;
@@ -14,6 +15,10 @@ use super::super::{PRIVATE, prospects, thousands};
 
 /// Maximum number of epochs and unlisted keys in a list.
 pub(super) const LISTED: usize = 12;
+
+/// Titles of what counts in an epoch, if the limits of entities decide.
+const WITHIN_LIMITS: &str = "within limits";
+const MEANS: &str = "means";
 
 /// The rows seen, and how a run would count them.
 pub(super) struct CheckReport<'a> {
@@ -65,7 +70,7 @@ impl<'a> CheckReport<'a> {
     }
 
     /// Returns the outcomes of the rows: a name for programs, one for people, and a count.
-    pub(super) fn outcomes(&self) -> [(&'static str, &'static str, u64); 12] {
+    pub(super) fn outcomes(&self) -> [(&'static str, &'static str, u64); 13] {
         let c: &RowCounters = &self.run.counters;
         let [missing, malformed] = match self.pipeline.rows.missing {
             MissingPolicy::ByColumn => ["  lack a value or more", "  have a malformed value or more"],
@@ -73,8 +78,14 @@ impl<'a> CheckReport<'a> {
         };
         let unlisted =
             if self.discovered.is_some() { "skipped, not a key" } else { "skipped, key not listed" };
+        let within = self.run.left_out.map_or(0, |left_out| self.run.tally.records - left_out);
+        let records = match self.pipeline.entity {
+            Some(_) => "records, before the limits of entities",
+            None => "count as records",
+        };
         [
-            ("records", "count as records", self.run.tally.records),
+            ("records", records, self.run.tally.records),
+            ("within_limits", "  within the limits of entities, which count", within),
             ("folded", "  late, counted in the oldest open epoch", c.folded),
             ("centred", "  unusable, counted as the centre of the bounds", self.run.tally.centred),
             ("missing", missing, c.missing),
@@ -95,6 +106,11 @@ impl<'a> CheckReport<'a> {
             Schedule::ByTime(by) => epoch_start(by, epoch),
             Schedule::ByCount(_) => "-".into(),
         }
+    }
+
+    /// What the records of a key or an epoch are.
+    fn records_title(&self) -> &'static str {
+        if self.pipeline.entity.is_some() { "before limits" } else { "records" }
     }
 
     pub(super) fn key_names(&self) -> Vec<&str> {
@@ -207,7 +223,7 @@ impl<'a> CheckReport<'a> {
         if let Some(discovered) = &self.discovered {
             return discovered_text(discovered, column, records);
         }
-        let mut lines = vec![vec![column, "records".into(), String::new()]];
+        let mut lines = vec![vec![column, self.records_title().into(), String::new()]];
         let counts = self.run.tally.by_key();
         let listed = key.values.iter().zip(counts).take(if key.values.len() > 2 * LISTED {
             LISTED
@@ -271,7 +287,12 @@ impl<'a> CheckReport<'a> {
         let (Some(&least), Some(&most)) = (totals.first(), totals.last()) else { return String::new() };
         let keys = self.key_names();
         let per_key = keys.len() <= 8;
-        let mut lines = vec![vec!["epoch".to_owned(), "from".into(), "records".into()]];
+        let mut lines = vec![vec!["epoch".to_owned(), "from".into(), self.records_title().into()]];
+        let cuts = self.pipeline.entity.as_ref();
+        lines[0].extend(cuts.map(|entity| match entity.limits.repeat_policy {
+            RepeatPolicy::Keep => WITHIN_LIMITS.to_owned(),
+            RepeatPolicy::Average => MEANS.to_owned(),
+        }));
         if per_key && keys.len() > 1 {
             lines[0].extend(keys.iter().map(|&key| key.to_owned()));
         }
@@ -285,6 +306,8 @@ impl<'a> CheckReport<'a> {
                 continue;
             }
             let mut line = vec![epoch.to_string(), self.epoch_name(epoch), thousands(counts.iter().sum())];
+            let counting = || self.run.counting_by_epoch.get(&epoch).copied().unwrap_or(0);
+            line.extend(cuts.map(|_| thousands(counting())));
             if per_key && keys.len() > 1 {
                 line.extend(counts.iter().map(|&count| thousands(count)));
             }
@@ -300,13 +323,14 @@ impl<'a> CheckReport<'a> {
         let last = self.run.closed.max(tally.epochs.last_key_value().map_or(0, |(&epoch, _)| epoch));
         let empty = last - totals.len() as u64;
         format!(
-            "{}{left_out}\n{} of the epochs 1 to {last} hold records, {} none; an epoch with records has {} to {}, {} in the middle.\n",
+            "{}{left_out}\n{} of the epochs 1 to {last} hold records, {} none; an epoch with records has {} to {}, {} in the middle{}.\n",
             table(&lines),
             thousands(totals.len() as u64),
             thousands(empty),
             thousands(least),
             thousands(most),
-            thousands(totals[totals.len() / 2])
+            thousands(totals[totals.len() / 2]),
+            if cuts.is_some() { ", before the limits of entities" } else { "" }
         )
     }
 

@@ -10,7 +10,7 @@ use hushflow::operators::RepeatPolicy;
 use super::super::output::{fit_message, number};
 use super::super::{CliError, number_in, thousands};
 use super::InitArguments;
-use super::draft::{Draft, Times};
+use super::draft::{Draft, Times, no_column};
 use super::limits::LimitSearch;
 use super::propose::{self, Proposal};
 use super::values::{self, ColumnBounds, KeyBounds, Keys, repeat_policy_word};
@@ -296,11 +296,7 @@ impl Questions<'_> {
 
     fn column(&self, name: &str) -> Result<String, String> {
         let found = self.profile.columns.iter().any(|column| column.name == name);
-        let names =
-            || self.profile.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>().join(", ");
-        found
-            .then(|| name.to_owned())
-            .ok_or_else(|| format!("the file has no column {name:?}, but {}", names()))
+        found.then(|| name.to_owned()).ok_or_else(|| no_column(name, self.profile))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use hushflow::format::profile::{ColumnKind, ColumnProfile, FileProfile};
 use hushflow::operators::RepeatPolicy;
+use hushflow::spelling::did_you_mean;
 use hushflow::time::{TimeFormat, is_varying_length, parse_time};
 
 use super::super::CliError;
@@ -58,11 +59,7 @@ impl Draft {
         let others = self.key.iter().map(|key| &key.column).chain(&self.entity).map(|name| (name, None));
         for (name, kind) in values.chain(times).chain(others) {
             let Some(column) = profile.columns.iter().find(|column| column.name == *name) else {
-                let names: Vec<_> = profile.columns.iter().map(|column| column.name.as_str()).collect();
-                return Err(CliError::usage(format!(
-                    "the file has no column {name:?}, but {}",
-                    names.join(", ")
-                )));
+                return Err(CliError::usage(no_column(name, profile)));
             };
             let fits = match kind {
                 Some(ColumnKind::Number) => 2 * column.numbers > column.present,
@@ -173,19 +170,28 @@ impl Draft {
     }
 }
 
+/// Says that a file has no such column, but which ones, and which may be meant.
+pub(super) fn no_column(name: &str, profile: &FileProfile) -> String {
+    let names: Vec<_> = profile.columns.iter().map(|column| column.name.as_str()).collect();
+    format!("the file has no column {name:?}, but {}{}", names.join(", "), did_you_mean(name, &names))
+}
+
 /// What is wrong with a column of decimal commas, and how to go on.
 pub(super) const DECIMAL_COMMAS: &str = "have decimal commas, which are not read: write points, as LC_ALL=C sed -E \
     's/([0-9]),([0-9])/\\1.\\2/g' FILE > NEW does, if no comma separates fields or thousands";
 
 /// Says what is wrong with a column, and how to go on.
 fn unfit(column: &ColumnProfile, kind: Option<ColumnKind>) -> String {
-    match kind {
-        Some(ColumnKind::Time) if column.numbers > 0 => {
+    match (kind, &column.time_format) {
+        (Some(ColumnKind::Time), Some(format)) => {
+            format!("do not fit --time-format: expected {}", format.expected())
+        }
+        (Some(ColumnKind::Time), None) if column.numbers > 0 => {
             "are numbers: if they are seconds or parts of seconds since 1970, or dates, name the \
             form by --time-format, such as seconds, milliseconds or '%Y%m%d'"
                 .into()
         }
-        Some(ColumnKind::Time) => {
+        (Some(ColumnKind::Time), None) => {
             "are not dates or RFC 3339 times: choose another column, or name the form by --time-format, \
             such as '%d/%m/%Y %H:%M'"
                 .into()

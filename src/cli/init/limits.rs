@@ -124,13 +124,17 @@ impl LimitSearch {
         let (all, fewer) = (noise(horizon)?, noise(sufficient)?);
         let advice = match fewer <= WORTH * all {
             true => format!(
-                "--participations {sufficient} would keep nine tenths of the rows that count, with {} times",
+                "--participations {sufficient} would keep nine tenths of the rows that count, and the noise would be {} times that of 1",
                 times(fewer / one)
             ),
-            false => "with clearly fewer, more than a tenth of the rows that count would be left out, or a run would stop".into(),
+            false => {
+                "with clearly fewer, more than a tenth of the rows that count would be left out, or a run would stop"
+                    .into()
+            }
         };
         Ok(Some(format!(
-            "each {:?} may count in all {horizon} epochs, which takes {} times the noise of one epoch. PRIVATE: {advice}",
+            "each {:?} may count in all {horizon} epochs (--participations {horizon}). That takes {} times the noise that would do if \
+             each counted in only one of them (--participations 1). PRIVATE: {advice}",
             entity.column,
             times(all / one)
         )))

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use hushflow::estimates::Intervals;
 use hushflow::pipeline::{Column, Pipeline, PublicParameters};
+use hushflow::spelling::did_you_mean;
 use serde::Serialize;
 
 use super::super::output::{SearchStatus, fitting_table, number};
@@ -189,7 +190,11 @@ pub(super) fn check_shares(shares: &[MissingShare], file: &PublicParameters) -> 
     let unknown = shares.iter().find(|share| !file.columns.iter().any(|column| column.name == share.column));
     match unknown {
         Some(MissingShare { column, .. }) => {
-            Err(CliError::usage(format!("--missing-share: the pipeline has no column {column:?}")))
+            let names: Vec<&str> = file.columns.iter().map(|column| column.name.as_str()).collect();
+            Err(CliError::usage(format!(
+                "--missing-share: the pipeline has no column {column:?}{}",
+                did_you_mean(column, &names)
+            )))
         }
         None if !shares.is_empty() && !file.by_column() => Err(CliError::usage(
             "--missing-share: rows that lack a value don't count in this pipeline: give the others as --records-per-epoch, or set \

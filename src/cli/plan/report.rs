@@ -15,7 +15,7 @@ use super::forecast::{EstimateNoise, Forecast, ForecastNoise, JointSensitivity};
 /// Formats the forecast of one strategy in full.
 pub(super) fn details(forecast: &Forecast, columns: Option<&ColumnForecasts>) -> String {
     let strategy = format!("{} for ", forecast.name());
-    let tables = [&figures(forecast)[..], &noise_levels(forecast)].map(table).join("\n");
+    let tables = [&figures(forecast)[..], &noise_levels(forecast, columns.is_some())].map(table).join("\n");
     let advice = forecast.second_moment_advice.as_ref().map_or(String::new(), SecondMomentAdvice::text);
     let (mean, price) = (mean(forecast, columns), price(forecast));
     [strategy, subject(forecast), tables, "\n".into(), mean, price, bin(forecast), advice].concat()
@@ -58,17 +58,17 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
             forecast.factorization.loss_excess.map_or("-".into(), excess),
             number(forecast.factorization.error.max_error),
         ];
-        let costs = [
-            number(noise.first),
-            noise.second.map_or("-".into(), number),
-            cost(forecast.cost.memory_per_coordinate),
-            cost(forecast.cost.multiplications_per_step),
-        ];
-        figures.into_iter().chain(means.iter().map(|(_, mean)| mean.clone())).chain(costs).collect()
+        let costs = [cost(forecast.cost.memory_per_coordinate), cost(forecast.cost.multiplications_per_step)];
+        let scaled = [number(noise.first), noise.second.map_or("-".into(), number)];
+        let scaled = scaled.into_iter().filter(|_| in_units.is_none());
+        let means = means.iter().map(|(_, mean)| mean.clone());
+        figures.into_iter().chain(means).chain(scaled).chain(costs).collect()
     };
     let titles = ["strategy", "rmse", "loss", "largest error"].into_iter();
     let titles = titles.chain(mean_titles.iter().map(String::as_str));
-    let titles = titles.chain(["first ±", "second ±", "bytes", "products"]).map(String::from).collect();
+    // Noise in scaled columns is for plans without the units of a file.
+    let scaled = ["first ±", "second ±"].into_iter().filter(|_| in_units.is_none());
+    let titles = titles.chain(scaled).chain(["bytes", "products"]).map(String::from).collect();
     let rows_of_all = strategies.iter().zip(&means).map(row);
     let mut rows: Vec<Vec<String>> = std::iter::once(titles).chain(rows_of_all).collect();
     let mut order = vec!["products", "bytes", "second ±", "first ±", "largest error", "loss"];
@@ -97,17 +97,13 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
         (None, Some(reason)) => format!("Loss: {reason}.\n"),
         (None, None) => String::new(),
     };
-    let (of_means, scaled) = match in_units {
-        Some(_) => (
-            "Mean ±: half-width of the 95 % interval, in the units of the column. Other ±",
-            ", in scaled columns",
-        ),
-        None => ("±", ""),
+    let reach = match in_units {
+        Some(_) => "half-width of the 95 % interval after the last epoch, in the units of the column",
+        None => "standard deviation of the noise after the last epoch",
     };
     let meaning = paragraph(&format!(
-        "rmse and largest error: for a noise multiplier of 1, records added or removed. {of_means}: standard deviation of the noise \
-         after the last epoch{scaled}. Bytes of state, and products (multiplications) a step: per coordinate; - where it does not \
-         run."
+        "rmse and largest error: for a noise multiplier of 1, records added or removed. ±: {reach}. Bytes of state, and products \
+         (multiplications) a step: per coordinate; - where it does not run."
     ));
     let shown = strategies.iter().find(|forecast| in_file.as_ref() == Some(&forecast.name())).unwrap_or(best);
     let legend = format!(
@@ -249,9 +245,12 @@ fn figures(forecast: &Forecast) -> Vec<Vec<String>> {
     rows
 }
 
-fn noise_levels(forecast: &Forecast) -> Vec<Vec<String>> {
-    let row = |name: String, noise| [name].into_iter().chain(levels(noise)).collect();
-    let titles = ["noise of the view", "count ±", "first ±", "second ±"].into_iter();
+/// Formats the noise of counts, and unless it is given in units, that of sums and squares of scaled
+/// columns.
+fn noise_levels(forecast: &Forecast, in_units: bool) -> Vec<Vec<String>> {
+    let row = |name: String, noise| [name].into_iter().chain(levels(noise, in_units)).collect();
+    let scaled = ["first ±", "second ±"].into_iter().filter(|_| !in_units);
+    let titles = ["noise of the view", "count ±"].into_iter().chain(scaled);
     let sent = forecast.noise.first_noise.sent.map(|_| "sent ±");
     let bin = forecast.noise.first_noise.bin.map(|_| "bin ±");
     vec![
@@ -262,11 +261,12 @@ fn noise_levels(forecast: &Forecast) -> Vec<Vec<String>> {
     ]
 }
 
-fn levels(noise: &ForecastNoise) -> impl Iterator<Item = String> {
-    let levels = [Some(noise.count), Some(noise.first), noise.second];
-    levels
-        .map(|level| level.map_or("-".into(), number))
+fn levels(noise: &ForecastNoise, in_units: bool) -> impl Iterator<Item = String> {
+    let scaled = [Some(noise.first), noise.second].into_iter().filter(move |_| !in_units);
+    [Some(noise.count)]
         .into_iter()
+        .chain(scaled)
+        .map(|level| level.map_or("-".into(), number))
         .chain(noise.sent.map(number))
         .chain(noise.bin.map(number))
 }

@@ -54,8 +54,6 @@ pub(super) struct RegressionLine {
     pub(super) residual: (f64, f64),
     /// The interval of the variance of the residuals, within what bounds allow.
     pub(super) residual_interval: Interval,
-    /// Whether it was wholly beyond what they allow.
-    pub(super) is_beyond_bounds: bool,
 }
 
 impl RegressionLine {

@@ -7,18 +7,18 @@ const TITLES: [&str; 6] = ["mean a", "mean b", "mean c", "sd a", "sd b", "sd c"]
 fn row<'a>(key: &'a str, cells: &[&str]) -> TableRow<'a> {
     let cells = cells.iter().map(ToString::to_string).collect();
     let (epoch, start, count) = ("7", "2013-01-07T05:00", Some("810 ± 29".into()));
-    TableRow { epoch, start, view: None, key, count, cells, quality: Some("good") }
+    TableRow { epoch, start, brief_start: &start[..10], view: None, key, count, cells, quality: Some("good") }
 }
 
 fn lines(style: &TableStyle, key: &str, longest: usize) -> Vec<String> {
-    let header = TableRow { start: "from", ..row("key", &TITLES) };
+    let header = TableRow { start: "from", brief_start: "from", ..row("key", &TITLES) };
     let header = TableRow { count: Some("count".into()), ..header };
     let titles = TITLES.map(String::from);
     let layout = TableLayout::new(
         style,
         &titles,
         &header,
-        TableSizes { horizon: 365, longest_key: longest, start: 16 },
+        TableSizes { horizon: 365, longest_key: longest, start: 16, brief_start: 10 },
     );
     let line = layout.line(&row(key, &["1.5 ± 0.1"; 6]), None);
     let without = layout.line(&row(key, &[]), Some("the count is 3 with noise of deviation 29"));
@@ -60,12 +60,13 @@ fn chosen_cells_that_do_not_fit_follow_on_further_lines() {
 #[test]
 fn no_title_is_cut() {
     let titles = ["mean of_the_temperature_in_the_room_at_noon", "sd of_the_temperature"].map(String::from);
-    let header = TableRow { start: "from", count: Some("count".into()), ..row("key", &[]) };
+    let header =
+        TableRow { start: "from", brief_start: "from", count: Some("count".into()), ..row("key", &[]) };
     let header = TableRow { cells: titles.to_vec(), ..header };
     for (width, columns) in (40..120).flat_map(|width| [(width, vec![]), (width, vec!["mean", "sd"])]) {
         let columns: Vec<String> = columns.into_iter().map(String::from).collect();
         let style = TableStyle { width: Some(width), columns, ..TableStyle::default() };
-        let sizes = TableSizes { horizon: 365, longest_key: 3, start: 16 };
+        let sizes = TableSizes { horizon: 365, longest_key: 3, start: 16, brief_start: 10 };
         let text = TableLayout::new(&style, &titles, &header, sizes).titles(&header);
         assert!(text.lines().all(|line| line.chars().count() < width), "{width}: {text}");
         let letters: String = text.split_whitespace().collect();
@@ -91,11 +92,16 @@ fn cells_are_chosen_by_title_word_or_column() {
         let header = row("key", &TITLES);
         let titles = TITLES.map(String::from);
         assert_eq!(
-            TableLayout::new(&style, &titles, &header, TableSizes { horizon: 9, longest_key: 3, start: 16 })
-                .cells
-                .iter()
-                .map(|&(index, _)| index)
-                .collect::<Vec<_>>(),
+            TableLayout::new(
+                &style,
+                &titles,
+                &header,
+                TableSizes { horizon: 9, longest_key: 3, start: 16, brief_start: 10 }
+            )
+            .cells
+            .iter()
+            .map(|&(index, _)| index)
+            .collect::<Vec<_>>(),
             expected
         );
     };
@@ -118,6 +124,28 @@ fn long_keys_are_wrapped_below_their_column() {
     let column = lines[0].find("key").unwrap();
     assert_eq!(lines[2], format!("{}kkkkk", " ".repeat(column)));
     assert!(lines[1].ends_with("good") && lines[3].ends_with("no estimate: good"), "{lines:?}");
+}
+
+/// On 80 columns the date of a daily epoch stays and its number goes, for a second number.
+#[test]
+fn what_says_least_is_left_out_first() {
+    let of = |width| lines(&TableStyle { width: Some(width), ..TableStyle::default() }, "JFK", 3);
+    assert!(of(120)[1].starts_with("    7  2013-01-07T05:00  JFK"), "{:?}", of(120));
+    let narrow = of(80);
+    assert!(
+        narrow[0].starts_with("from        key") && narrow[1].starts_with("2013-01-07  JFK"),
+        "{narrow:?}"
+    );
+    assert_eq!(narrow[1].matches("1.5 ± 0.1").count(), 2);
+}
+
+#[test]
+fn keys_are_wrapped_at_the_ends_of_words() {
+    let check = |key: &str, width, expected: &[&str]| assert_eq!(wrap_key(key, width), expected, "{key}");
+    check("La Guardia Airport", 10, &["La Guardia", "Airport"]);
+    check("north-east/river_bank", 11, &["north-east/", "river_bank"]);
+    check("Kaltenbrunnersdorf am See", 10, &["Kaltenbrun", "nersdorf", "am See"]);
+    check("", 5, &[""]);
 }
 
 #[test]

@@ -37,14 +37,16 @@ pub(in crate::pipeline) const ROW_POLICIES: &[Word<RowPolicy>] = &[
 /// Words of `preflight`.
 pub(in crate::pipeline) const PREFLIGHTS: &[Word<Preflight>] = &[
     word(
+        "first",
+        Preflight::First,
+        "Stop a first run before it publishes anything: for public facts, such as a clock far ahead of the start, and for \
+         private ones, such as unlisted keys. Later rows stop nothing.",
+    ),
+    word("stop", Preflight::Stop, "Stop for later rows too, before more epochs are published."),
+    word(
         "warn",
         Preflight::Warn,
-        "Stop for public facts alone, such as a clock far ahead of the start. Private ones are shown where exact counts are.",
-    ),
-    word(
-        "stop",
-        Preflight::Stop,
-        "Stop for private facts too, such as unlisted keys, among the first rows or later ones.",
+        "Stop a first run for public facts alone. Private ones are shown where exact counts are.",
     ),
     word("off", Preflight::Off, "Don't judge the rows."),
 ];
@@ -74,11 +76,14 @@ const FIELDS: &[Field] = &[
     Field::with_default(
         "preflight",
         FieldType::Words(|| forms(PREFLIGHTS)),
-        "\"warn\"",
+        "\"first\"",
         "\"stop\"",
         "What a run does before it publishes epochs if most of the rows would not count, or nearly all epochs would be empty.",
     )
-    .costs("With \"stop\", readers who see that a run has stopped learn that its rows did not pass, and at which epoch."),
+    .costs(
+        "With \"first\", readers who see that a run does not begin to publish learn that its rows did not pass; with \"stop\", \
+         also at which epoch it ends.",
+    ),
     Field::optional(
         "id",
         FieldType::Text,

@@ -82,7 +82,12 @@ fn boundaries(section: &Section<'_>, horizon: Option<u64>) -> Option<Boundaries>
                 .refuse("week_starts", "epochs are not weeks: leave it out, or choose length = \"1 week\"");
         }
         Some(day) if day != start.value.weekday() => {
-            start.report(format!("found a {:?}, expected the day of week_starts", start.value.weekday()));
+            let found = start.value.weekday();
+            let word = |day| WEEKDAYS.iter().find(|word| word.value == day).map_or("", |word| word.name);
+            start.report(format!(
+                "found a {found:?}, expected a {day:?}, on which weeks start by week_starts: choose another date, or week_starts = {:?}",
+                word(found)
+            ));
         }
         _ => {}
     }

@@ -411,7 +411,10 @@ fn epochs_of_a_time_zone_follow_its_calendar() {
     refused(&format!("start = '2013-03-09', length = '1 month 1 day', {zone}"), "expected days, weeks");
     refused("start = '2013-03-09', length = '1 month', horizon = 3", "months and years vary");
     let tuesday = format!("start = '2013-01-01', length = '1 week', week_starts = 'monday', {zone}");
-    refused(&tuesday, "found a Tuesday");
+    refused(
+        &tuesday,
+        "found a Tuesday, expected a Monday, on which weeks start by week_starts: choose another date, or week_starts = \"tuesday\"",
+    );
     refused(&tuesday.replace("1 week", "1 day"), "epochs are not weeks");
     refused("start = '2013-01-01', length = '1w', week_starts = 'monday', horizon = 3", "add timezone");
     assert!(epochs(&tuesday.replace("2013-01-01", "2013-01-07")).is_ok());

@@ -14,8 +14,8 @@ fn entities_count_in_every_epoch_unless_the_operator_wants_less() {
         (init(&lab, &flags).succeeded().err, lab.path(name))
     };
     let (said, usual) = aircraft("usual.toml", &[]);
-    assert!(said.contains("may count in all 32 epochs, which takes "), "{said}");
-    assert!(said.contains("times the noise of one epoch. PRIVATE: "), "{said}");
+    assert!(said.contains("may count in all 32 epochs (--participations 32). That takes "), "{said}");
+    assert!(said.contains("in only one of them (--participations 1). PRIVATE: "), "{said}");
     let text = std::fs::read_to_string(&usual).expect("the file");
     assert!(text.contains("participations = 32"), "{text}");
     finish(hushflow(["check"]).arg(&usual)).succeeded();

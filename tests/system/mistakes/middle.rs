@@ -1,6 +1,6 @@
 //! Sources that turn bad in their middle: shares of all rows hide it.
 
-use super::{END_OF_INPUT, Mistake};
+use super::{END_OF_INPUT, Mistake, WARN};
 
 /// Changes a line.
 type LineFault<'f> = &'f dyn Fn(&str) -> String;
@@ -73,10 +73,10 @@ fn a_small_source_that_turns_bad_publishes_nothing() {
                 .failed(1, &["in one part of the source, ", words, "nothing was published or spent"]);
             assert_eq!(mistake.published(), 0);
             // Without the operator's word it is private, and changes nothing.
-            let warned = Mistake::new(&data, &[clock, &[("preflight = 'stop'\n", "")]].concat());
+            let warned = Mistake::new(&data, &[clock, &[WARN]].concat());
             let piped = warned.run(&[]).succeeded();
             assert!(!piped.err.contains(words), "{}", piped.err);
-            let warned = Mistake::new(&data, &[clock, &[("preflight = 'stop'\n", "")]].concat());
+            let warned = Mistake::new(&data, &[clock, &[WARN]].concat());
             assert!(warned.run(&["--counters"]).succeeded().err.contains(words));
         }
     }
@@ -156,7 +156,7 @@ fn a_clock_that_falls_back_in_the_middle_stops_a_run_or_is_reported() {
     assert!(code == Some(4) && report.contains("\"kind\":\"falling clock\""), "{report}");
     mistake.run(&[]).failed(1, &[reason, "are published, and no later one"]);
     assert_eq!(mistake.published(), 69, "the open epoch would hold 2000 rows of others");
-    let warn = [long, ("preflight = 'stop'\n", "")];
+    let warn = [long, WARN];
     let warned = Mistake::new(&falling(70), &warn);
     let ended = warned.run(&[]).succeeded();
     assert!(ended.err.contains("by the public clock, the latest rows are of epochs"), "{}", ended.err);
@@ -195,7 +195,7 @@ fn limits_that_leave_out_most_records_are_reported_by_a_run() {
     assert_eq!((code, &report["problems"][0]["kind"]), (Some(4), &"entity limits".into()));
     assert_eq!(report["problems"][0]["stops"], true);
     mistake.run(&[]).failed(1, &[words, "nothing was published or spent"]);
-    let warn = || Mistake::new(&data, &[&entity[..], &[("preflight = 'stop'\n", "")]].concat());
+    let warn = || Mistake::new(&data, &[&entity[..], &[WARN]].concat());
     let piped = warn().run(&[]).succeeded();
     assert!(!piped.err.contains(words), "{}", piped.err);
     assert!(warn().run(&["--counters"]).succeeded().err.contains(words));
@@ -224,7 +224,7 @@ fn limits_that_leave_out_all_later_records_stop_a_run() {
     mistake.run(&[]).failed(1, &[words]);
     assert_eq!(mistake.published(), published);
     // A sixth of all records: without the operator's word a run goes on and says nothing.
-    let warned = Mistake::new(&data, &[&entity[..], &[("preflight = 'stop'\n", "")]].concat());
+    let warned = Mistake::new(&data, &[&entity[..], &[WARN]].concat());
     assert!(!warned.run(&["--counters"]).succeeded().err.contains(words));
     assert_eq!(warned.published(), 300);
 }
@@ -260,7 +260,7 @@ fn without_the_operators_word_a_private_threshold_decides_nothing() {
         for line in &mut lines[401..401 + bad] {
             *line = spoil(line);
         }
-        let mistake = Mistake::new(&(lines.join("\n") + "\n"), &[("preflight = 'stop'\n", "")]);
+        let mistake = Mistake::new(&(lines.join("\n") + "\n"), &[WARN]);
         let problems = mistake.report().1["problems"].to_string();
         let ended = mistake.run(&[]);
         let place = mistake.lab.path("").display().to_string();
