@@ -39,8 +39,8 @@ pub(super) struct RowReader {
 /// What a reader of a range comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeRow {
-    /// A row that begins here.
-    Row(Position),
+    /// A row that begins at this offset and line, as [`RowReader::range_position`] counts them.
+    Row((u64, u64)),
     /// A row that begins after the range.
     Past,
     /// The end of the file.
@@ -102,11 +102,12 @@ impl RowReader {
     /// Reads the next row of the same file if it begins before the offset `to`.
     pub(super) fn read_within(&mut self, to: u64) -> Result<RangeRow, SourceError> {
         self.unpark()?;
-        let before = self.settle()?;
-        if before.offset >= to {
+        self.settle()?;
+        let before = self.range_position();
+        if before.0 >= to {
             return Ok(RangeRow::Past);
         }
-        let path = || self.origin.name(before.part);
+        let path = || self.origin.name(self.position.part);
         let Some(rows) = &mut self.rows else { return Ok(RangeRow::FileEnd) };
         match rows.read(&mut self.row).map_err(|source| io_error(&path(), source))? {
             RowOutcome::Row => Ok(RangeRow::Row(before)),
@@ -115,6 +116,20 @@ impl RowReader {
                 let line = rows.line();
                 Err(FormatError::RecordTooLong { path: path(), line, limit: RECORD_LIMIT }.into())
             }
+        }
+    }
+
+    /// Whether offsets in ranges count rows: those of a Parquet file.
+    pub(super) fn counts_rows(&self) -> bool {
+        self.shape.format == Format::Parquet
+    }
+
+    /// The offset and the line of the next row, as ranges count: bytes and lines of a text; rows of
+    /// a Parquet file, all in one line.
+    pub(super) fn range_position(&self) -> (u64, u64) {
+        match &self.rows {
+            Some(rows) if self.counts_rows() => (rows.line(), 1),
+            _ => (self.position().offset, self.position().row),
         }
     }
 
