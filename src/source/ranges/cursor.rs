@@ -106,6 +106,11 @@ impl RangeCursor {
             }
             let next = stretches.get(self.next).filter(|next| self.plan.holds(next, position));
             let Some(stretch) = next.filter(|_| !self.is_refused) else { return Ok(Turn::Read) };
+            if self.plan.is_missed(stretch, position) {
+                self.is_refused = true;
+                self.supply.want(self.next + 1);
+                return Ok(Turn::Read);
+            }
             let Some(mut range) = self.supply.take(self.next) else { return Ok(Turn::Wait) };
             let follows = range.start == self.plan.offset(position) && range.end > range.start;
             if !range.is_parsed || !follows || self.plan.is_cut_short(stretch, &range) {

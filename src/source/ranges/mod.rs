@@ -142,6 +142,13 @@ impl RangePlan {
         }
     }
 
+    /// Whether the rows of a stretch can't continue at a position within it: where they begin is
+    /// not guessed.
+    fn is_missed(&self, stretch: &FileStretch, position: Position) -> bool {
+        let is_text = matches!(self.file(position.part), FileCut::Bytes(_));
+        !is_text && self.offset(position) != stretch.from
+    }
+
     /// Whether a range is known to be incomplete.
     fn is_cut_short(&self, stretch: &FileStretch, range: &ParsedRange) -> bool {
         matches!(self.file(stretch.start.part), FileCut::Rows(_)) && range.end != stretch.to
@@ -171,6 +178,9 @@ pub(crate) trait RangeSupply: Send {
     /// Takes a range, by its index in the plan. Waits a short time, and returns `None` if it is not
     /// parsed by then. Ranges before it are not asked for again.
     fn take(&mut self, range: usize) -> Option<ParsedRange>;
+
+    /// Informs it that this range is taken next.
+    fn want(&mut self, range: usize);
 
     /// Whether a range is parsed.
     fn is_ready(&self, range: usize) -> bool;

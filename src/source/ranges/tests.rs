@@ -49,6 +49,8 @@ impl RangeSupply for InTurn {
         ParsedRange::decode(&sent, 1)
     }
 
+    fn want(&mut self, _range: usize) {}
+
     fn is_ready(&self, _range: usize) -> bool {
         false
     }
