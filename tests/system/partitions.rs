@@ -46,7 +46,9 @@ impl SpreadRows {
     fn pipeline(&self, database: u32, streams: &[String]) -> PathBuf {
         let path = format!("redis://127.0.0.1:{}/{database}", self.server.port);
         let source = |stream: &String| {
-            format!("[[sources]]\nname = '{stream}'\npath = '{path}'\nstream = '{stream}'\nformat = 'fields'\n")
+            format!(
+                "[[sources]]\nname = '{stream}'\npath = '{path}'\nstream = '{stream}'\nformat = 'fields'\n"
+            )
         };
         let sources: String = streams.iter().map(source).collect();
         let text = STREAM.pipeline("x", "").replace("[source]\npath = 'x'\nformat = 'csv'\n", &sources);
@@ -80,7 +82,8 @@ fn sums_do_not_depend_on_streams_workers_and_processes() {
         let runs = random.below(2) == 0;
         for row in 0..case.rows.len() {
             // In runs of the stream, or row by row.
-            let stream = if runs { row * number / case.rows.len() } else { random.below(number as u64) as usize };
+            let stream =
+                if runs { row * number / case.rows.len() } else { random.below(number as u64) as usize };
             case.publish(&streams[stream], &case.rows[row].clone());
         }
         streams.iter().for_each(|stream| case.end(stream));
@@ -198,7 +201,8 @@ fn a_process_that_is_refused_ends_the_run_and_silence_is_judged_by_the_first() {
     let text = std::fs::read_to_string(case.pipeline(&path)).expect("a pipeline");
     let begin = text.find("[source]").expect("a source");
     let end = text.find("[[columns]]").expect("columns");
-    let source = |name: &str| text[begin..end].replace("[source]\n", &format!("[[sources]]\nname = '{name}'\n"));
+    let source =
+        |name: &str| text[begin..end].replace("[source]\n", &format!("[[sources]]\nname = '{name}'\n"));
     let both = source("a") + &source("b").replace("'rows'", "'others'");
     let pipeline = case.lab.write("both.toml", text.replace(&text[begin..end], &both));
     let others = both.replace("'others'\n", "'others'\npassword_file = 'missing'\n");

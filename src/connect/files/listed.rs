@@ -8,9 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 use crate::connect::standard::StoppableInput;
-use crate::connect::{
-    FileCut, OpenFile, Origin, OriginRequest, ReadExtent, ReadPart, SourceError, io_error,
-};
+use crate::connect::{FileCut, OpenFile, Origin, OriginRequest, ReadExtent, ReadPart, SourceError, io_error};
 use crate::control::Control;
 use crate::format::ByteStream;
 use crate::format::Format;

@@ -207,7 +207,8 @@ mod tests {
             let (input, format) = source_of(&format!("path = 'nats://h', stream = 's'{more}"))?;
             Ok::<u32, String>(input.tag(format))
         };
-        let tags: Vec<_> = ["", ", subject = 'a.0'", ", subject = 'a.*'"].map(tag).into_iter().flatten().collect();
+        let tags: Vec<_> =
+            ["", ", subject = 'a.0'", ", subject = 'a.*'"].map(tag).into_iter().flatten().collect();
         assert!(tags.len() == 3 && tags[0] != tags[1] && tags[1] != tags[2], "{tags:?}");
         for subject in ["", "a..b", "a b", "$JS.a"] {
             assert!(tag(&format!(", subject = '{subject}'")).is_err_and(|error| error.contains("a subject")));

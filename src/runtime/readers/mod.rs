@@ -46,7 +46,9 @@ use super::RunOptions;
 use super::feed::RecordDistributor;
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Preflight, Source};
-use crate::source::{BATCH_RECORDS, RangeParser, RangePlan, SourceReader, is_ranged, range_parsers, range_plan};
+use crate::source::{
+    BATCH_RECORDS, RangeParser, RangePlan, SourceReader, is_ranged, range_parsers, range_plan,
+};
 use board::RangeBoard;
 use follower::Follower;
 use partitions::PartitionFollower;

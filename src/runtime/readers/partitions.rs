@@ -19,7 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use crossbeam::channel::{Receiver, Sender, bounded};
 use hushflow_operators::{Entity, Fault, Records};
 
-use super::post::{MISMATCH, PartitionEvent, PartitionRequest, Post, PostBox, ReaderMessage, SentEvent, WeakPost};
+use super::post::{
+    MISMATCH, PartitionEvent, PartitionRequest, Post, PostBox, ReaderMessage, SentEvent, WeakPost,
+};
 use super::spawn;
 use crate::connect::Partitions;
 use crate::control::Control;
@@ -258,4 +260,62 @@ impl PartitionThread {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(event: Result<SourceEvent, SourceError>, survey: RowSurvey) -> ReaderEvent {
+        ReaderEvent { survey: Some(Box::new(survey)), ..ReaderEvent::failed(SourceError::NeedsRun) }
+            .map(|_| event, |survey| survey)
+    }
+
+    fn batch(records: u64) -> Records {
+        Records {
+            keys: (0..records as u32).collect(),
+            epochs: (0..records).map(|record| 7 + record % 3).collect(),
+            values: vec![0.5; 2 * records as usize],
+            entities: (0..records).map(|record| Entity(record.into())).collect(),
+            positions: (0..records).collect(),
+        }
+    }
+
+    fn sent(records: u64, survey: RowSurvey) -> (Records, ReaderEvent<SentEvent, Vec<u8>>) {
+        let records = RecordBatch { records: batch(records), ..RecordBatch::default() };
+        split(event(Ok(SourceEvent::Batch(records)), survey), 100, (1, true))
+    }
+
+    /// Whatever the rows hold.
+    #[test]
+    fn the_length_of_a_message_follows_from_the_number_of_rows() {
+        let length = |records, unlisted: &[u8]| {
+            let mut survey = RowSurvey::default();
+            (0..records).for_each(|_| *survey.unlisted_keys.entry(unlisted.to_vec()).or_default() += 1);
+            bincode::serialized_size(&PartitionEvent { reader: 3, event: sent(records, survey).1 }).unwrap()
+        };
+        let expected = length(100, b"");
+        for (records, unlisted) in [(0, &b""[..]), (1, b"secret"), (99, b"a longer secret")] {
+            assert_eq!(length(records, unlisted), expected, "{records} records");
+        }
+    }
+
+    #[test]
+    fn events_arrive_without_values() {
+        for records in [0, 1, 100] {
+            let (kept, event) = sent(records, RowSurvey::default());
+            assert!(kept.values.len() as u64 == 2 * records && kept.positions.len() as u64 == records);
+            let ReaderEvent { event: Ok(SourceEvent::Batch(found)), .. } = received(event) else {
+                panic!("a batch")
+            };
+            let expected = batch(records);
+            assert_eq!((found.records.keys, found.records.epochs), (expected.keys, expected.epochs));
+            assert!(found.records.entities == expected.entities && found.records.values.is_empty());
+        }
+        let fault = split(event(Err(SourceError::NeedsRun), RowSurvey::default()), 0, (2, false)).1;
+        let fault = received(fault).event.err().map(|fault| fault.to_string());
+        assert!(fault.is_some_and(|fault| fault.starts_with("process 2: a socket")));
+        let end = split(event(Ok(SourceEvent::End), RowSurvey::default()), 0, (2, false)).1;
+        assert!(received(end).is_last());
+    }
 }

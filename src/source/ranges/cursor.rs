@@ -156,9 +156,8 @@ impl RangeCursor {
         let current = self.current.as_mut()?;
         let row = *current.range.rows.get(current.rows)?;
         let (plan, range, start) = (&self.plan, &current.range, current.start);
-        let at = |row: &ParsedRow| {
-            plan.position(start, range.start + u64::from(row.start), u64::from(row.line))
-        };
+        let at =
+            |row: &ParsedRow| plan.position(start, range.start + u64::from(row.start), u64::from(row.line));
         let position = at(&row);
         let next = range.rows.get(current.rows + 1);
         rows.park(next.map_or_else(|| plan.position(start, range.end, range.lines), at));

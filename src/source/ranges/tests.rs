@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::control::Control;
-use crate::pipeline::Pipeline;
 use crate::format::unpack::Packing;
+use crate::pipeline::Pipeline;
 use crate::source::{
     EpochMark, ResumePoint, RowCounters, SourceEvent, SourceReader, range_parsers, range_plan,
 };
@@ -154,7 +154,13 @@ impl Case {
         Outcome::of(reader, &channel().1)
     }
 
-    fn in_ranges(&self, stretch: (u64, u64), elsewhere: bool, resume: ResumePoint, committed: u64) -> Outcome {
+    fn in_ranges(
+        &self,
+        stretch: (u64, u64),
+        elsewhere: bool,
+        resume: ResumePoint,
+        committed: u64,
+    ) -> Outcome {
         let mut reader = SourceReader::resume(&self.pipeline, resume, committed).unwrap();
         let read = (&self.pipeline, &self.pipeline.sources[0]);
         let parser = range_parsers(read, &Control::new(), 1).unwrap().remove(0);

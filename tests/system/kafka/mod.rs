@@ -16,7 +16,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::harness::{
-    Lab, Random, Stream, await_until, expected_sums, finish, releases, run, run_as_two, stop, sums, tail, wait,
+    Lab, Random, Stream, await_until, expected_sums, finish, releases, run, run_as_two, stop, sums, tail,
+    wait,
 };
 use crate::stream_sinks as sinks;
 use cluster::KafkaCluster;
@@ -166,13 +167,18 @@ fn two_processes_that_are_killed_read_all_partitions_once() {
         await_until("the cluster publishes", || releases(&case.state()).len() > seen.len() + 5);
         processes[1 - round % 2].kill().expect("a child can be killed");
         processes.into_iter().for_each(|process| drop(wait(process)));
-        assert!(releases(&case.state()).starts_with(&seen), "an epoch that had been published is another now");
+        assert!(
+            releases(&case.state()).starts_with(&seen),
+            "an epoch that had been published is another now"
+        );
         processes = start();
     }
     // A row that closes all epochs.
     let last = case.rows[0].splitn(3, ',').nth(2).expect("a key");
     let last = format!("2020-01-01T02:00:00Z,2020-01-01T02:00:00Z,{last}");
-    (0..3).for_each(|partition| case.cluster.publish(("parts", partition), [Some(last.as_bytes())]));
+    (0..3).for_each(|partition| {
+        case.cluster.publish(("parts", partition), [Some(last.as_bytes())].into_iter())
+    });
     processes.into_iter().for_each(|process| drop(wait(process).succeeded()));
     assert!(sums(&case.state()) == case.expected, "the sums are not those of a file");
 }
@@ -212,7 +218,8 @@ fn new_partitions_are_found_by_a_running_pipeline() {
     let topics = Front::showing(case.cluster.address(), 1);
     let pipeline = case.pipeline_at(&topics.address(), "parts", "partition_idle = '1h'");
     // The second one reads a partition that is found.
-    let [live, other] = run_as_two(&pipeline, &case.state(), 1).map(|mut run| run.spawn().expect("it starts"));
+    let [live, other] =
+        run_as_two(&pipeline, &case.state(), 1).map(|mut run| run.spawn().expect("it starts"));
     // Rows of the first epochs are in the only partition.
     case.publish(("parts", 0), 0, 1000);
     await_until("the run goes on", || releases(&case.state()).len() >= 3);
