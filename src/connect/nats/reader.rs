@@ -12,7 +12,6 @@ use serde_json::json;
 use super::NatsSource;
 use super::connection::{NatsConnection, ServerMessage, state};
 use crate::connect::entries::Entries;
-use crate::connect::entries::ServerStream;
 use crate::connect::error::{RequestError, lost};
 use crate::connect::wire::{malformed_answer, number};
 use crate::control::Control;

@@ -50,11 +50,11 @@ pub(in crate::runtime) struct PartitionName {
 impl PartitionReaders {
     /// Begins to receive events, on a thread of its own.
     pub(super) fn start(post: PostBox, processes: usize, fault: &Fault) -> Self {
-        let PostBox { post, received } = post;
+        let PostBox { post, received: messages } = post;
         let events = Arc::<Mutex<HashMap<usize, Sender<ReaderEvent>>>>::default();
         let (readers, raised) = (Arc::clone(&events), fault.clone());
         spawn("partitions", fault, move || {
-            for message in received {
+            for message in messages {
                 let ReaderMessage::Event(PartitionEvent { reader, event }) = message else { continue };
                 match locked(&readers).get(&reader) {
                     // The receiver is gone if the run has ended.
@@ -236,7 +236,10 @@ impl PartitionThread {
         while self.turns.recv().is_ok() {
             let mut event = match opened {
                 Ok(ref mut reader) => ReaderEvent::next(reader),
-                Err(fault) => return drop(self.send(ReaderEvent::failed(fault), has_entities)),
+                Err(fault) => {
+                    self.send(ReaderEvent::failed(fault), has_entities);
+                    return;
+                }
             };
             event.partitions = partitions.as_ref().map_or(0, |partitions| partitions.number());
             let is_last = event.is_last();

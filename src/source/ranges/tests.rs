@@ -227,7 +227,7 @@ fn parquet(text: &[u8], groups: &[usize]) -> Vec<u8> {
     let schema = parquet::schema::parser::parse_message_type(&format!("message rows {{ {fields} }}"));
     let rows: Vec<_> = rows.records().map(Result::unwrap).collect();
     let mut writer =
-        SerializedFileWriter::new(Vec::new(), Arc::new(schema.unwrap()), Arc::default()).unwrap();
+        SerializedFileWriter::new(Vec::new(), schema.unwrap().into(), Default::default()).unwrap();
     let mut left = &rows[..];
     for &rows in groups.iter().chain([&usize::MAX]) {
         let (own, rest) = left.split_at(rows.min(left.len()));
