@@ -8,7 +8,7 @@ use super::ranges::{
     AssignedRows, RangeBuffers, RangeCursor, RangeParser, RangePlan, RangeSupply, TakenRow, Turn,
 };
 use super::roles::FieldRoles;
-use super::rows::RowReader;
+use super::rows::{NextRow, RowReader};
 use super::survey::SEARCHED_ROWS;
 use super::{BATCH_RECORDS, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent};
 use crate::connect::{FileLists, Origin, OriginRequest, SourceError};
@@ -153,7 +153,12 @@ impl SourceReader {
     /// Takes rows that are parsed ahead, in these ranges. The first rows, which are looked at, are
     /// read in their turn.
     pub(crate) fn parsed_ahead(self, plan: RangePlan, supply: Box<dyn RangeSupply>, first_row: u64) -> Self {
-        let first_row = first_row.max(SEARCHED_ROWS);
+        self.in_ranges(plan, supply, first_row.max(SEARCHED_ROWS))
+    }
+
+    /// Takes the rows from this one on in ranges.
+    pub(super) fn in_ranges(mut self, plan: RangePlan, supply: Box<dyn RangeSupply>, first_row: u64) -> Self {
+        self.rows.stop_before_files(plan.files());
         SourceReader { ranges: Some(RangeCursor::new(plan, supply, first_row)), ..self }
     }
 
@@ -320,7 +325,11 @@ impl SourceReader {
             (Turn::Parsed, Some(ranges)) => {
                 ranges.take(&mut self.rows).map(|(position, taken)| (position, Some(taken)))
             }
-            _ => self.rows.read()?.map(|position| (position, None)),
+            _ => match self.rows.read()? {
+                NextRow::Row(position) => Some((position, None)),
+                NextRow::NextFile => return Ok(()),
+                NextRow::End => None,
+            },
         };
         if self.control.is_stopped() {
             // The row may be incomplete, and this may not be the real end of the input.

@@ -33,7 +33,21 @@ pub(super) struct RowReader {
     position: Position,
     /// Whether a file must be opened there before the next row is read.
     is_parked: bool,
+    /// Number of files before which it stops, because their rows may be parsed already; 0 if it
+    /// passes on to the next file.
+    ranged_files: u32,
     fingerprints: Fingerprints,
+}
+
+/// What a reader comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NextRow {
+    /// A row that begins here.
+    Row(Position),
+    /// The beginning of the next file, if files are read in ranges.
+    NextFile,
+    /// The end of the input.
+    End,
 }
 
 /// What a reader of a range comes to.
@@ -81,8 +95,14 @@ impl RowReader {
             continues: false,
             position,
             is_parked: true,
+            ranged_files: 0,
             fingerprints: Fingerprints::default(),
         }
+    }
+
+    /// Stops before each of this number of files.
+    pub(super) fn stop_before_files(&mut self, number: usize) {
+        self.ranged_files = u32::try_from(number).unwrap_or(u32::MAX);
     }
 
     /// Goes to a position, where the next row is read.
@@ -201,20 +221,20 @@ impl RowReader {
         self.rows.as_ref().is_none_or(|rows| !rows.has_buffered_row())
     }
 
-    /// Reads the next row of this or the following files, and returns the position before it.
-    pub(super) fn read(&mut self) -> Result<Option<Position>, SourceError> {
+    /// Reads the next row of this or the following files.
+    pub(super) fn read(&mut self) -> Result<NextRow, SourceError> {
         self.unpark()?;
         loop {
             let before = self.position();
             let path = || self.origin.name(before.part);
-            let Some(rows) = &mut self.rows else { return Ok(None) };
+            let Some(rows) = &mut self.rows else { return Ok(NextRow::End) };
             match rows.read(&mut self.row).map_err(|source| io_error(&path(), source))? {
                 RowOutcome::Row => {
                     if std::mem::take(&mut self.continues) {
                         self.row.defect = Some(Defect::Continued);
                         self.control.notice(&format!("{}: {REST}", path().display()));
                     }
-                    return Ok(Some(before));
+                    return Ok(NextRow::Row(before));
                 }
                 RowOutcome::TooLong => {
                     let line = rows.line();
@@ -222,6 +242,10 @@ impl RowReader {
                 }
                 RowOutcome::End => {
                     let (end, _) = rows.position();
+                    if before.part + 1 < self.ranged_files {
+                        self.park(Position::new(before.part + 1, 0));
+                        return Ok(NextRow::NextFile);
+                    }
                     self.position = Position::new(before.part + 1, 0);
                     self.open_file()?;
                     if self.rows.is_none() {

@@ -47,7 +47,7 @@ impl SpreadRows {
         let path = format!("redis://127.0.0.1:{}/{database}", self.server.port);
         let source = |stream: &String| {
             format!(
-                "[[sources]]\nname = '{stream}'\npath = '{path}'\nstream = '{stream}'\nformat = 'fields'\n"
+                "[[sources]]\nname = '{stream}'\npath = '{path}'\nstream = '{stream}'\nformat = 'fields'\nlargest_jump = '2h'\n"
             )
         };
         let sources: String = streams.iter().map(source).collect();
@@ -214,7 +214,7 @@ fn a_process_that_is_refused_ends_the_run_and_silence_is_judged_by_the_first() {
         command.spawn().expect("the process starts")
     };
     let [first, second] = [start(&pipeline, "0", &[]), start(&locked, "1", &[])];
-    wait(first).failed(1, &["process 1: ", "missing"]);
+    wait(first).failed(1, &["process 1: ", "password_file names a file"]);
     wait(second);
     let idle = ["--until-idle", "300ms"];
     let [first, second] = [start(&pipeline, "0", &idle), start(&locked, "1", &idle)];

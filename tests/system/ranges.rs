@@ -131,7 +131,7 @@ fn values_are_read_by_the_other_process() {
         let found = sums(&state);
         assert_eq!(found.len(), expected.len());
         let differ = found.iter().zip(&expected).filter(|(found, expected)| found != expected).count();
-        assert!(found[0] == expected[0] && differ > 5, "{kind}: {differ} epochs have rows of the other");
+        assert!(found[0] == expected[0] && differ > 2, "{kind}: {differ} epochs have rows of the other");
         let agree = found.iter().zip(&expected).all(|(found, expected)| found[0] == expected[0]);
         assert!(agree, "{kind}: the counts agree");
     }

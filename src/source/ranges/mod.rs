@@ -107,6 +107,11 @@ impl RangePlan {
         }
     }
 
+    /// Number of files.
+    pub(super) fn files(&self) -> usize {
+        self.files.len()
+    }
+
     fn file(&self, part: u32) -> &FileCut {
         self.files.get(part as usize).unwrap_or(&FileCut::Uncut)
     }

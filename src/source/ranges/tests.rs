@@ -161,14 +161,13 @@ impl Case {
         resume: ResumePoint,
         committed: u64,
     ) -> Outcome {
-        let mut reader = SourceReader::resume(&self.pipeline, resume, committed).unwrap();
+        let reader = SourceReader::resume(&self.pipeline, resume, committed).unwrap();
         let read = (&self.pipeline, &self.pipeline.sources[0]);
         let parser = range_parsers(read, &Control::new(), 1).unwrap().remove(0);
         let plan = RangePlan::new(range_plan(read.0, read.1).files, stretch);
         let (kept, taken) = channel();
         let supply = InTurn { parser, plan: plan.clone(), elsewhere, has_waited: false, parsed: 0, kept };
-        reader.ranges = Some(RangeCursor::new(plan, Box::new(supply), 0));
-        Outcome::of(reader, &taken)
+        Outcome::of(reader.in_ranges(plan, Box::new(supply), 0), &taken)
     }
 
     /// Checks that reading in ranges gives the same as one reader. Returns the number of rows, and
