@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Reading one large CSV file by workers and by processes: whole runs, with the state in memory.
+"""Reading large files by workers and by processes: whole runs, with the state in memory.
 
     cargo build --profile dist && benches/readers.py target/dist/hushflow
+    benches/readers.py target/dist/hushflow --format parquet      # needs pyarrow
+    benches/readers.py target/dist/hushflow --format gzip
 
 Rows have a key and eight columns and, if "timed", an event and an arrival time. Each process of two
 has a core of its own and, if this may be made (as root), a network namespace of its own, which also
@@ -10,6 +12,7 @@ seconds of processor time are those of all processes of that run.
 """
 
 import argparse
+import gzip
 import os
 import pathlib
 import random
@@ -20,6 +23,9 @@ import tempfile
 import time
 
 NAMES = ["hushflow-readers-0", "hushflow-readers-1"]
+
+# Rows of a packed file: few enough to be one range.
+PACKED_ROWS = 50_000
 
 
 def ip(*words):
@@ -58,7 +64,24 @@ def write_data(path, rows, keys, columns, timed):
             file.write(f"{times}key{row * 7919 % keys},{values}\n")
 
 
-def pipeline(rows, keys, columns, timed, epochs):
+def as_format(form, folder):
+    """Writes the rows of data.csv in a format, and returns the names of the files."""
+    if form == "csv":
+        return ["data.csv"]
+    if form == "parquet":
+        from pyarrow import csv, parquet
+
+        parquet.write_table(csv.read_csv(f"{folder}/data.csv"), f"{folder}/data.parquet")
+        return ["data.parquet"]
+    header, *lines = pathlib.Path(folder, "data.csv").read_text().splitlines(keepends=True)
+    parts = [lines[start : start + PACKED_ROWS] for start in range(0, len(lines), PACKED_ROWS)]
+    for number, part in enumerate(parts):
+        with gzip.open(f"{folder}/data{number}.csv.gz", "wt") as file:
+            file.writelines([header, *part])
+    return [f"data{number}.csv.gz" for number in range(len(parts))]
+
+
+def pipeline(files, rows, keys, columns, timed, epochs):
     by = f"records = {-(-rows // epochs)}"
     if timed:
         length = -(-rows // (100 * epochs))
@@ -66,7 +89,7 @@ def pipeline(rows, keys, columns, timed, epochs):
     bounds = ",".join(f"{{ name = 'x{c}', lower = -10, upper = 10 }}" for c in range(columns))
     names = ",".join(f"'key{key}'" for key in range(keys))
     return f"""name = 'readers'
-source.path = 'data.csv'
+source.path = {files}
 columns = [{bounds}]
 key = {{ column = 'key', values = [{names}] }}
 epochs = {{ {by}, horizon = {epochs} }}
@@ -109,6 +132,7 @@ class Lab:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("binary", type=pathlib.Path)
+    parser.add_argument("--format", choices=["csv", "parquet", "gzip"], default="csv")
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--keys", type=int, default=100)
     parser.add_argument("--columns", type=int, default=8)
@@ -127,7 +151,8 @@ def main():
 
 def measure(options, folder, timed, has_machines):
     write_data(f"{folder}/data.csv", options.rows, options.keys, options.columns, timed)
-    text = pipeline(options.rows, options.keys, options.columns, timed, options.epochs)
+    files = as_format(options.format, folder)
+    text = pipeline(files, options.rows, options.keys, options.columns, timed, options.epochs)
     pathlib.Path(folder, "pipeline.toml").write_text(text)
     binary = str(options.binary.resolve())
     subprocess.run([binary, "key", f"{folder}/cluster.key"], check=True, capture_output=True)
@@ -139,7 +164,7 @@ def measure(options, folder, timed, has_machines):
         "two processes, one core each": lambda: lab.two(),
         "the same, process 0 reads alone": lambda: lab.two("--counters"),
     }
-    print(f"{'timed' if timed else 'counted'}: {options.rows} rows, {options.keys} keys, {options.columns} columns")
+    print(f"{options.format}, {'timed' if timed else 'counted'}: {options.rows} rows, {options.keys} keys, {options.columns} columns")
     best = {name: (float("inf"), 0, [0, 0]) for name in cases}
     for _ in range(options.rounds):
         for name, case in cases.items():

@@ -164,6 +164,17 @@ impl Control {
         Control { grace, ..self.clone() }
     }
 
+    /// Returns the control of readers in a process that follows another one, which decides when they
+    /// end.
+    pub(crate) fn of_follower(&self) -> Self {
+        Control { notice: self.notice.clone(), ..Control::default() }
+    }
+
+    /// Whether a source without an end ends by silence.
+    pub(crate) fn ends_when_idle(&self) -> bool {
+        self.until_idle.is_some()
+    }
+
     /// Whether to wait on for an answer that has been waited for since `begun`.
     ///
     /// # Errors

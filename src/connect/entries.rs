@@ -65,6 +65,10 @@ impl<S: ServerStream + DynamicEq> super::SourceConfig for S {
         Some(ServerStream::identity(self))
     }
 
+    fn opens_anywhere(&self) -> bool {
+        true
+    }
+
     fn open(&self, opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
         Ok(origin(self.clone(), opening.shape, opening.control))
     }

@@ -124,6 +124,9 @@ pub enum SourceError {
         /// The defect, and what was expected.
         defect: String,
     },
+    /// Another process of a cluster can't read it. The text says which and why.
+    #[error("{0}")]
+    Elsewhere(String),
     /// The source can only be read into a journal.
     #[error("a socket is read through a journal, so it needs a run with a state directory")]
     NeedsRun,

@@ -64,8 +64,8 @@ pub use error::SourceError;
 pub(crate) use error::{RequestError, io_error};
 pub(crate) use formats::{AllowedFormats, DELIMITER, FORMAT, HEADER, RecordFormat, TIME_FORMAT};
 pub(crate) use origin::{
-    CommitListener, FileLists, HeaderlessFile, Journaling, MAX_PARTITIONS, OpenFile, Origin, OriginRequest,
-    Partitions, RangedFiles, ReadExtent, ReadPart, SourceConfig,
+    CommitListener, FileCut, FileLists, HeaderlessFile, Journaling, MAX_PARTITIONS, OpenFile, Origin,
+    OriginRequest, Partitions, ReadExtent, ReadPart, SourceConfig,
 };
 use security::{SecurityOffer, quotable, refuse_secret};
 pub(crate) use writer::{EpochStamp, Outlet, OutletContent, SinkConfig, SinkTarget};

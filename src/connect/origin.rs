@@ -48,6 +48,11 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether any process of a cluster can open it by its configuration alone.
+    fn opens_anywhere(&self) -> bool {
+        false
+    }
+
     /// Returns a listener for the positions of committed epochs, if the source has one.
     fn commit_listener(&self, _control: &Control) -> Option<Box<dyn CommitListener>> {
         None
@@ -58,9 +63,14 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns its files to read in ranges, if they are text of which any part can be read.
-    fn ranges(&self, _shape: &RowLayout, _control: &Control) -> Option<RangedFiles> {
+    /// Opens its files to read them in ranges, if it is a list of files.
+    fn ranges(&self, _shape: &RowLayout, _control: &Control) -> Option<Box<dyn Origin>> {
         None
+    }
+
+    /// Returns how each file of [`ranges`](Self::ranges) is cut.
+    fn cuts(&self, _shape: &RowLayout) -> Vec<FileCut> {
+        Vec::new()
     }
 
     /// Whether it has no end.
@@ -111,15 +121,25 @@ pub(crate) trait Partitions: Send + Sync {
     /// by a connection that has seen it.
     fn number(&self) -> u32;
 
+    /// Notes a number of partitions that another process has found.
+    fn note(&self, number: u32);
+
     /// Opens a partition. The part of its positions is its number.
     fn open(&self, partition: u32) -> Box<dyn Origin>;
 }
 
-/// Files of which any part can be read.
-pub(crate) struct RangedFiles {
-    pub(crate) origin: Box<dyn Origin>,
-    /// Bytes of each file; `None` for one that must be read from its beginning.
-    pub(crate) lengths: Vec<Option<u64>>,
+/// How a file is cut into ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FileCut {
+    /// It is not cut, and read in its turn.
+    Uncut,
+    /// It is packed, so it is one range. It has this many bytes.
+    Whole(u64),
+    /// It is text of this many bytes, and cut at any of them.
+    Bytes(u64),
+    /// It is a Parquet file, and cut between rows. The numbers of rows before each row group, and
+    /// of all rows.
+    Rows(Vec<u64>),
 }
 
 /// Stores outside of the state directory how far a source has been read.

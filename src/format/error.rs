@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::csv::Delimiter;
@@ -191,7 +192,7 @@ fn named(column: &Option<String>) -> String {
 }
 
 /// A defect of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Defect {
     /// A field is empty, null or absent.

@@ -18,6 +18,10 @@ impl ParquetRows {
         Err(refused(path))
     }
 
+    pub(crate) fn row_groups(path: &Path) -> Result<Vec<u64>, FormatError> {
+        Err(refused(path))
+    }
+
     pub(crate) fn names(path: &Path) -> Result<Vec<String>, FormatError> {
         Err(refused(path))
     }

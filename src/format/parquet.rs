@@ -174,12 +174,14 @@ impl ParquetRows {
             decoded: 0,
             next: 0,
         };
-        rows.before = (0..at)
-            .map(|group| rows.length(group))
-            .sum::<io::Result<u64>>()
-            .map_err(|error| io_error(path, error))?;
+        rows.before = rows.rows_before_groups()?[at];
         rows.begin(row - 1).map_err(|error| io_error(path, error))?;
         Ok(rows)
+    }
+
+    /// Returns the numbers of rows before each row group, and of all rows.
+    pub(crate) fn row_groups(path: &Path) -> Result<Vec<u64>, FormatError> {
+        Self::open(path, (0, 1), &[])?.rows_before_groups()
     }
 
     /// Returns the names of the columns that can be read.
@@ -214,6 +216,16 @@ impl ParquetRows {
         let rows = self.file.row_group(group).num_rows();
         u64::try_from(rows)
             .map_err(|_| self.refused(format!("row group {group}: its number of rows is negative")))
+    }
+
+    /// Returns the numbers of rows before each row group, and of all rows.
+    fn rows_before_groups(&self) -> Result<Vec<u64>, FormatError> {
+        let mut before = vec![0u64];
+        for group in 0..self.file.num_row_groups() {
+            let length = self.length(group).map_err(|error| io_error(&self.path, error))?;
+            before.push(before[group].saturating_add(length));
+        }
+        Ok(before)
     }
 
     /// Opens the row group and skips its first `passed` rows.

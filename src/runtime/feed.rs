@@ -26,7 +26,7 @@ use crate::state::IngestJournal;
 
 use super::duplicates::DuplicateFilter;
 use super::preflight::{ClosedEpochs, RowGuard};
-use super::ranges::OtherReaders;
+use super::readers::OtherReaders;
 use super::resume::{EpochResume, SourceResume};
 
 /// Largest number of batches that wait for a worker.
@@ -366,6 +366,15 @@ impl RecordDistributor {
             return self.end_first_check_if_done();
         }
         self.send_records(batch.records) && self.end_first_check_if_done()
+    }
+
+    /// Notes records of a source that another process hands to its workers.
+    pub(super) fn batch_elsewhere(&mut self, source: usize, records: &Records) -> bool {
+        if let Some(guard) = &mut self.guard {
+            guard.add(source, records, self.duplicates.found());
+        }
+        self.block.batches += usize::from(self.has_block());
+        !self.fault.is_raised() && self.end_first_check_if_done()
     }
 
     /// Adds closed epochs to those that wait to be reported to all workers, unless the guard holds

@@ -90,11 +90,8 @@ impl SourceReaders {
         recorded: &[ResumePoint],
         committed: u64,
     ) -> Result<Option<Self>, SourceError> {
-        let source = &pipeline.sources[number];
-        let (shape, known) = (shape(pipeline, source), recorded.len() as u32);
-        let Some(partitions) = source.input.source().open_partitions(&shape, control, known) else {
-            return Ok(None);
-        };
+        let partitions = partitions_of((pipeline, number), control, recorded.len() as u32);
+        let Some(partitions) = partitions else { return Ok(None) };
         let mut opened = SourceReaders { readers: Vec::new(), partitions: Some(partitions) };
         opened.readers = opened.open_from((pipeline, number), control, (0, recorded), committed)?;
         Ok(Some(opened))
@@ -104,7 +101,7 @@ impl SourceReaders {
     /// was found since begins at its start, and its rows of closed epochs are late.
     pub(super) fn open_from(
         &self,
-        (pipeline, number): (&Pipeline, usize),
+        read: (&Pipeline, usize),
         control: &Control,
         (first, recorded): (u32, &[ResumePoint]),
         closed: u64,
@@ -116,12 +113,37 @@ impl SourceReaders {
             let start = Position { part: partition, ..Position::START };
             let new = ResumePoint { position: start, late_from: 0, ..ResumePoint::START };
             let resume = recorded.get(partition as usize).copied().unwrap_or(new);
-            let (origin, source) = (partitions.open(partition), &pipeline.sources[number]);
-            let reader = SourceReader::over(origin, (pipeline, source), control, resume, closed)?;
-            Ok(reader.among(rank(pipeline, number, partition)))
+            open_reader(read, control, Some(&**partitions), (partition, resume), closed)
         };
         (first..partitions.number()).map(open).collect()
     }
+}
+
+/// Opens the partitions of a source, if it has any. An earlier run, or another process, has found
+/// the first `known` of them.
+pub(super) fn partitions_of(
+    (pipeline, number): (&Pipeline, usize),
+    control: &Control,
+    known: u32,
+) -> Option<Arc<dyn Partitions>> {
+    let source = &pipeline.sources[number];
+    source.input.source().open_partitions(&shape(pipeline, source), control, known)
+}
+
+/// Opens a reader of a source, or of one of its `partitions`, at a position.
+pub(super) fn open_reader(
+    (pipeline, number): (&Pipeline, usize),
+    control: &Control,
+    partitions: Option<&dyn Partitions>,
+    (partition, resume): (u32, ResumePoint),
+    closed: u64,
+) -> Result<SourceReader, SourceError> {
+    let read = (pipeline, &pipeline.sources[number]);
+    let reader = match partitions {
+        Some(all) => SourceReader::over(all.open(partition), read, control, resume, closed)?,
+        None => SourceReader::controlled(read, control, resume, closed)?,
+    };
+    Ok(reader.among(rank(pipeline, number, partition)))
 }
 
 /// Returns the rank of a reader among all that a run may have, and how many these are.
@@ -140,10 +162,8 @@ pub(super) fn from_start(
     if let Some(opened) = SourceReaders::of_partitions((pipeline, number), control, &[], 0)? {
         return Ok(opened);
     }
-    let read = (pipeline, &pipeline.sources[number]);
-    let reader = SourceReader::controlled(read, control, ResumePoint::START, 0)?;
-    let readers = vec![reader.among(rank(pipeline, number, 0))];
-    Ok(SourceReaders { readers, partitions: None })
+    let reader = open_reader((pipeline, number), control, None, (0, ResumePoint::START), 0)?;
+    Ok(SourceReaders { readers: vec![reader], partitions: None })
 }
 
 /// Returns the commit listeners, each with the index of its source.

@@ -28,36 +28,21 @@
 //! are [checked](super::preflight), so is one that has delivered its share of them.
 
 use std::borrow::Cow;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crossbeam::channel::{Receiver, Select, Sender, TryRecvError, bounded};
-use hushflow_mechanism::epochs::{LatePolicy, Schedule};
-use hushflow_operators::Fault;
+use crossbeam::channel::{Select, TryRecvError};
 use tracing::debug;
 
-use super::duplicates::retain;
 use super::feed::{ReadOutcome, RecordDistributor, TIMEOUT};
 use super::ingest::SourceReaders;
+use super::late::LateRule;
 use super::progress::MergeProgress;
-use crate::check::{FIRST_ROWS, SourceRows};
+use super::readers::{PartitionName, PartitionReaders};
+use super::threads::{ReaderEvent, ReaderThread};
+use crate::check::SourceRows;
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Source};
-use crate::source::{RecordBatch, RowCounters, RowSurvey, SourceError, SourceEvent, SourceReader};
-
-/// Maximum number of waiting events of a source.
-const WAITING_EVENTS: usize = 4;
-
-/// Message from the reader of a source.
-struct SourceMessage {
-    event: Result<SourceEvent, SourceError>,
-    /// The number of the source's next row.
-    next_row: u64,
-    counters: RowCounters,
-    /// The counters without rows that an earlier run has judged.
-    unjudged: RowCounters,
-    /// Survey of its rows, after the first rows and at the end.
-    survey: Option<Box<RowSurvey>>,
-}
+use crate::source::{RowCounters, RowSurvey, SourceEvent, SourceReader};
 
 /// State of merging.
 pub(super) struct Merge {
@@ -66,7 +51,7 @@ pub(super) struct Merge {
     sources: Vec<SourceReaders>,
     clocks: MergeProgress,
     compares_all: bool,
-    late: LatePolicy,
+    late: LateRule,
     horizon: u64,
     /// Whether a source may never send another row.
     is_endless: bool,
@@ -75,28 +60,32 @@ pub(super) struct Merge {
     control: Control,
     /// Late records of each reader while it was not waited for.
     late_records: Vec<RowCounters>,
+    /// The processes that read some of the partitions.
+    elsewhere: Option<PartitionReaders>,
 }
 
 impl Merge {
     /// Merges the sources of a pipeline after the last committed epoch. `compares_all` compares the
     /// values of all rows with their bounds.
     pub(super) fn new(pipeline: &Pipeline, committed: u64, compares_all: bool, control: &Control) -> Self {
-        let late = match &pipeline.epochs.schedule {
-            Schedule::ByTime(by) => by.late,
-            Schedule::ByCount(_) => LatePolicy::Fold,
-        };
         Merge {
             pipeline: pipeline.clone(),
             sources: Vec::new(),
             clocks: MergeProgress::new(committed),
             compares_all,
-            late,
+            late: LateRule::new(pipeline),
             horizon: pipeline.epochs.schedule.horizon(),
             is_endless: pipeline.sources.iter().any(Source::is_endless),
             is_live: false,
             control: control.clone(),
             late_records: Vec::new(),
+            elsewhere: None,
         }
+    }
+
+    /// Sets the processes that read some of the partitions.
+    pub(super) fn among(self, elsewhere: Option<PartitionReaders>) -> Self {
+        Merge { elsewhere, ..self }
     }
 
     /// Reads all sources to their ends and deals their events.
@@ -106,10 +95,11 @@ impl Merge {
         mut dealer: RecordDistributor,
     ) -> ReadOutcome {
         let mut readers = Vec::new();
-        for (number, source) in sources.iter_mut().enumerate() {
-            self.begin(number, std::mem::take(&mut source.readers), &mut readers, &dealer);
-        }
+        let opened: Vec<_> = sources.iter_mut().map(|source| std::mem::take(&mut source.readers)).collect();
         self.sources = sources;
+        for (number, opened) in opened.into_iter().enumerate() {
+            self.begin(number, opened, &mut readers, &dealer);
+        }
         while self.step(&mut readers, &mut dealer) {}
         let surveys: Vec<_> = (0..self.sources.len()).map(|source| self.survey(source, &readers)).collect();
         let rows = surveys.iter().enumerate();
@@ -122,20 +112,36 @@ impl Merge {
         &mut self,
         source: usize,
         more: Vec<SourceReader>,
-        readers: &mut Vec<SourceThread>,
+        readers: &mut Vec<ReaderThread>,
         dealer: &RecordDistributor,
     ) {
         for reader in more {
             let mut reader = if self.compares_all { reader.comparing_all() } else { reader };
             self.is_live |= reader.is_live();
+            let partition = self.clocks.readers_of(source).count() as u32;
             self.clocks.add(&self.pipeline, source).begin(&mut reader);
             self.late_records.push(RowCounters::default());
-            readers.push(SourceThread::of(reader, dealer.fault()));
+            let elsewhere = self.elsewhere(source, partition, (readers.len(), &mut reader));
+            readers.push(elsewhere.unwrap_or_else(|| ReaderThread::start(reader, dealer.fault())));
         }
     }
 
+    /// Hands a reader to another process, if it is its turn and it can read.
+    fn elsewhere(
+        &self,
+        source: usize,
+        partition: u32,
+        (number, reader): (usize, &mut SourceReader),
+    ) -> Option<ReaderThread> {
+        let elsewhere = self.elsewhere.as_ref()?;
+        let can_read = self.pipeline.sources[source].input.source().opens_anywhere();
+        let found = self.sources[source].partitions.as_ref().map_or(0, |partitions| partitions.number());
+        let name = PartitionName { source, partition, found };
+        if can_read { elsewhere.begin(number, name, reader, self.clocks.closed) } else { None }
+    }
+
     /// Begins to read partitions that were found since. Returns whether to continue.
-    fn grow(&mut self, readers: &mut Vec<SourceThread>, dealer: &mut RecordDistributor) -> bool {
+    fn grow(&mut self, readers: &mut Vec<ReaderThread>, dealer: &mut RecordDistributor) -> bool {
         for source in 0..self.sources.len() {
             let first = self.clocks.readers_of(source).count() as u32;
             let read = (&self.pipeline, source);
@@ -149,7 +155,7 @@ impl Merge {
     }
 
     /// Returns the outcome of the rows of a source.
-    fn counters(&self, source: usize, readers: &[SourceThread]) -> RowCounters {
+    fn counters(&self, source: usize, readers: &[ReaderThread]) -> RowCounters {
         let mut counters = RowCounters::default();
         for number in self.clocks.readers_of(source) {
             counters += readers[number].counters;
@@ -159,24 +165,28 @@ impl Merge {
     }
 
     /// Returns what the rows of a source hold.
-    fn survey<'s>(&self, source: usize, readers: &'s [SourceThread]) -> Cow<'s, RowSurvey> {
+    fn survey<'s>(&self, source: usize, readers: &'s [ReaderThread]) -> Cow<'s, RowSurvey> {
         let mut own = self.clocks.readers_of(source).map(|number| &*readers[number].survey);
         let mut survey = own.next().map_or_else(Cow::default, Cow::Borrowed);
         own.for_each(|more| survey.to_mut().merge(more));
         survey
     }
 
-    fn sum_counters(&self, readers: &[SourceThread]) -> RowCounters {
+    fn sum_counters(&self, readers: &[ReaderThread]) -> RowCounters {
         let mut sum = RowCounters::default();
         (0..self.sources.len()).for_each(|source| sum += self.counters(source, readers));
         sum
     }
 
     /// Deals one event, or finds an idle source. Returns whether to continue.
-    fn step(&mut self, sources: &mut Vec<SourceThread>, dealer: &mut RecordDistributor) -> bool {
+    fn step(&mut self, sources: &mut Vec<ReaderThread>, dealer: &mut RecordDistributor) -> bool {
+        // Other processes don't know of a stop. Open epochs stay open.
+        if self.elsewhere.is_some() && self.control.is_stopped() {
+            return dealer.end();
+        }
         if dealer.has_block() {
             let mut awaited = self.clocks.awaited(dealer.is_checking_first_rows());
-            let waits = awaited.all(|number| sources[number].messages.is_empty());
+            let waits = awaited.all(|number| sources[number].events.is_empty());
             if (waits || dealer.is_block_full()) && !dealer.send_block() {
                 return false;
             }
@@ -184,7 +194,7 @@ impl Merge {
         let waited = self.wait(sources, dealer.is_checking_first_rows());
         let is_silent = waited.is_none() && self.is_endless;
         let continues = match waited {
-            Some((number, messages)) => self.take(number, messages, sources, dealer),
+            Some((number, event)) => self.take(number, event, sources, dealer),
             None if dealer.fault().is_raised() => false,
             None => !(self.is_live && dealer.holds_epochs()) || dealer.end_first_check(),
         };
@@ -229,36 +239,39 @@ impl Merge {
     /// Waits up to [`TIMEOUT`] for the next event of an awaited source.
     fn wait(
         &self,
-        sources: &[SourceThread],
+        sources: &[ReaderThread],
         is_checking_first_rows: bool,
-    ) -> Option<(usize, Option<SourceMessage>)> {
+    ) -> Option<(usize, Option<ReaderEvent>)> {
         let awaited: Vec<usize> = self.clocks.awaited(is_checking_first_rows).collect();
         let mut select = Select::new();
         for &number in &awaited {
-            select.recv(&sources[number].messages);
+            select.recv(&sources[number].events);
         }
         let number = awaited[select.ready_timeout(TIMEOUT).ok()?];
-        match sources[number].messages.try_recv() {
-            Ok(messages) => Some((number, Some(messages))),
+        match sources[number].events.try_recv() {
+            Ok(event) => Some((number, Some(event))),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => Some((number, None)),
         }
     }
 
-    /// Deals a message of a source; `None` means that its reader is gone.
+    /// Deals an event of a source; `None` means that its reader is gone.
     fn take(
         &mut self,
         number: usize,
-        messages: Option<SourceMessage>,
-        sources: &mut [SourceThread],
+        event: Option<ReaderEvent>,
+        sources: &mut [ReaderThread],
         dealer: &mut RecordDistributor,
     ) -> bool {
-        let Some(SourceMessage { event, next_row, counters, unjudged, survey }) = messages else {
+        let Some(ReaderEvent { event, next_row, counters, unjudged, survey, partitions }) = event else {
             dealer.fault().raise("the reader of a source has stopped without saying why");
             return false;
         };
+        let closed = self.clocks.closed;
+        sources[number].elsewhere.iter().for_each(|reader| reader.taken(closed));
         let clock = &mut self.clocks.readers[number];
         clock.next_row = next_row;
+        self.sources[clock.source].partitions.iter().for_each(|found| found.note(partitions));
         clock.count(unjudged);
         (sources[number].last, sources[number].counters) = (Instant::now(), counters);
         let is_surveyed = survey.is_some();
@@ -270,16 +283,20 @@ impl Merge {
             }
             Ok(SourceEvent::Batch(mut batch)) => {
                 let source = clock.source;
-                self.judge(&mut batch, number);
+                let late = &mut self.late_records[number];
+                self.late.apply(&mut batch.records, &mut batch.fingerprints, closed, late);
                 if is_surveyed {
                     let survey = self.survey(source, sources);
                     dealer.survey(source, SourceRows::new(self.counters(source, sources), &survey));
                 }
                 dealer.update_counters(self.sum_counters(sources));
-                dealer.batch(source, batch)
+                match sources[number].elsewhere {
+                    Some(_) => dealer.batch_elsewhere(source, &batch.records),
+                    None => dealer.batch(source, batch),
+                }
             }
             Ok(SourceEvent::Mark(mark)) => {
-                clock.advance(mark, self.clocks.closed);
+                clock.advance(mark, closed);
                 true
             }
             // After a stop, open epochs stay open.
@@ -289,68 +306,6 @@ impl Merge {
                 clock.ended = true;
                 true
             }
-        }
-    }
-
-    /// Moves records of closed epochs to the oldest open one, or drops them.
-    fn judge(&mut self, batch: &mut RecordBatch, source: usize) {
-        let (closed, open) = (self.clocks.closed, self.clocks.closed + 1);
-        let late = batch.records.epochs.iter().filter(|&&epoch| epoch <= closed).count() as u64;
-        match self.late {
-            _ if late == 0 => {}
-            LatePolicy::Fold if open <= self.horizon => {
-                batch.records.epochs.iter_mut().for_each(|epoch| *epoch = open.max(*epoch));
-                self.late_records[source].folded += late;
-            }
-            _ => {
-                let kept: Vec<bool> = batch.records.epochs.iter().map(|&epoch| epoch > closed).collect();
-                let mut kept_too = kept.iter();
-                batch.fingerprints.retain(|_| kept_too.next() == Some(&true));
-                retain(&mut batch.records, &kept);
-                self.late_records[source].late += late;
-            }
-        }
-    }
-}
-
-/// A source read on a thread of its own.
-struct SourceThread {
-    messages: Receiver<SourceMessage>,
-    /// Time of its last message.
-    last: Instant,
-    counters: RowCounters,
-    survey: Box<RowSurvey>,
-}
-
-impl SourceThread {
-    fn of(reader: SourceReader, fault: &Fault) -> Self {
-        let (sender, messages) = bounded(WAITING_EVENTS);
-        // Never joined: it may wait for a source that stays silent.
-        let started = std::thread::Builder::new().spawn(move || forward_events(reader, &sender));
-        if let Err(error) = started {
-            fault.raise(format_args!("no thread for a source: {error}"));
-        }
-        let (counters, survey) = (RowCounters::default(), Box::default());
-        SourceThread { messages, last: Instant::now(), counters, survey }
-    }
-
-    fn is_silent(&self, timeout: Duration) -> bool {
-        self.messages.is_empty() && self.last.elapsed() >= timeout
-    }
-}
-
-/// Sends all events of a source, until it ends, fails or the receiver is gone.
-fn forward_events(mut reader: SourceReader, sender: &Sender<SourceMessage>) {
-    loop {
-        let event = reader.next_event();
-        let ends = matches!(event, Err(_) | Ok(SourceEvent::End));
-        let counters = *reader.counters();
-        let is_first = reader.unjudged().rows <= 2 * FIRST_ROWS;
-        let survey = (is_first || ends).then(|| Box::new(reader.survey().clone()));
-        let (next_row, unjudged) = (reader.next_row(), reader.unjudged());
-        let messages = SourceMessage { event, next_row, counters, unjudged, survey };
-        if sender.send(messages).is_err() || ends {
-            return;
         }
     }
 }

@@ -24,17 +24,19 @@ pub mod embed;
 mod feed;
 mod ingest;
 mod journal;
+mod late;
 pub mod link;
 mod merge;
 mod moments;
 mod positions;
 mod preflight;
 mod progress;
-mod ranges;
+mod readers;
 mod resume;
 mod source;
 #[cfg(test)]
 mod tests;
+mod threads;
 #[cfg(feature = "training")]
 pub mod training;
 mod windows;
@@ -71,7 +73,7 @@ use ingest::{OpenSources, SourceReaders, sources as open_sources};
 use journal::{Journal, RunStart, open_store};
 use merge::Merge;
 use preflight::RowGuard;
-use ranges::{PostRoute, RangeReading};
+use readers::{PostRoute, SharedReading};
 use resume::{TaggedPosition, judged};
 use windows::{STOPPED, TIMEOUT};
 
@@ -243,8 +245,8 @@ pub fn run(
     let (readers, taking) = sources.unzip();
     let taking = taking.flatten();
     let (dealer, feed) = channels(options.workers, &fault, &options.metrics);
-    let (ranged, route) = RangeReading::new(pipeline, options);
-    let dealer = dealer.of_journal(taking.as_ref().map(Intake::ingest)).among(ranged.informs());
+    let (shared, route) = SharedReading::new(pipeline, options);
+    let dealer = dealer.of_journal(taking.as_ref().map(Intake::ingest)).among(shared.informs());
     options.metrics.watch_batches(feed.waiting());
     let start = lead.as_ref().map(|lead| lead.start.clone());
     let committed = start.as_ref().map_or(0, |start| start.first_epoch - 1);
@@ -262,25 +264,25 @@ pub fn run(
     // The check of the first rows also shows that the horizon is too short for them.
     let is_checked = committed == 0 && pipeline.preflight != Preflight::Off;
     let first_rows = if is_checked { FIRST_ROWS } else { 0 };
-    let feeds = ranged.feeds();
+    let feeds = shared.feeds();
     let reading = if let Some(readers) = readers {
         let prepared = |readers: SourceReaders| readers.judged_through(judged).reading_on(first_rows);
         let work: Box<dyn FnOnce() -> ReadOutcome + Send> =
             match SourceReaders::only(readers.into_iter().map(prepared).collect()) {
                 Ok(reader) => {
-                    let reader = ranged.ahead(reader, (pipeline, options), &fault);
+                    let reader = shared.ahead(reader, (pipeline, options), &fault);
                     let reader = if compares_all { reader.comparing_all() } else { reader };
                     Box::new(move || dealer.deal(reader))
                 }
                 Err(readers) => {
-                    drop(ranged);
                     let merge = Merge::new(pipeline, committed, compares_all, &options.control);
+                    let merge = merge.among(shared.partitions(options, &fault));
                     Box::new(move || merge.deal(readers, dealer))
                 }
             };
         Some(std::thread::Builder::new().name("source".into()).spawn(work))
     } else {
-        ranged.follow(pipeline, options, dealer, &fault);
+        shared.follow(pipeline, options, dealer, &fault);
         None
     };
     let reading =

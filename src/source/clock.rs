@@ -144,6 +144,11 @@ impl EpochClock {
         if self.late_from == u64::MAX { 0 } else { self.late_from }
     }
 
+    /// The same, and the largest number if unknown, as positions have it.
+    pub(super) fn late_row(&self) -> u64 {
+        self.late_from
+    }
+
     /// Starts a row.
     pub(super) fn begin_row(&mut self) {
         if self.clock.row >= self.late_from {

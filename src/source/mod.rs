@@ -61,7 +61,7 @@ pub(crate) use ranges::{
     AssignedRows, FileStretch, HeldRange, ParsedRange, RangeParser, RangePlan, RangeSupply, Words,
 };
 pub use reader::SourceReader;
-pub(crate) use reader::{is_ranged, range_parsers, shape};
+pub(crate) use reader::{is_ranged, range_parsers, range_plan, shape};
 pub use roles::entity;
 pub use stretch::{Stretch, Stretches};
 pub use survey::{BinSurvey, ClockStep, ColumnSurvey, RowSurvey, TimeSurvey};
@@ -107,7 +107,7 @@ pub enum SourceEvent {
 }
 
 /// Every epoch up to `epoch` is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpochMark {
     /// The last closed epoch.
     pub epoch: u64,

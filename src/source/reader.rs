@@ -8,10 +8,10 @@ use super::ranges::{
     AssignedRows, RangeBuffers, RangeCursor, RangeParser, RangePlan, RangeSupply, TakenRow, Turn,
 };
 use super::roles::FieldRoles;
-use super::rows::RowReader;
+use super::rows::{NextRow, RowReader};
 use super::survey::SEARCHED_ROWS;
 use super::{BATCH_RECORDS, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent};
-use crate::connect::{FileLists, Origin, OriginRequest, RangedFiles, SourceError};
+use crate::connect::{FileLists, Origin, OriginRequest, SourceError};
 use crate::control::Control;
 use crate::format::form::RowLayout;
 use crate::pipeline::{Pipeline, Source};
@@ -156,7 +156,12 @@ impl SourceReader {
     /// Takes rows that are parsed ahead, in these ranges. The first rows, which are looked at, are
     /// read in their turn.
     pub(crate) fn parsed_ahead(self, plan: RangePlan, supply: Box<dyn RangeSupply>, first_row: u64) -> Self {
-        let first_row = first_row.max(SEARCHED_ROWS);
+        self.in_ranges(plan, supply, first_row.max(SEARCHED_ROWS))
+    }
+
+    /// Takes the rows from this one on in ranges.
+    pub(super) fn in_ranges(mut self, plan: RangePlan, supply: Box<dyn RangeSupply>, first_row: u64) -> Self {
+        self.rows.stop_before_files(plan.files());
         SourceReader { ranges: Some(RangeCursor::new(plan, supply, first_row)), ..self }
     }
 
@@ -258,6 +263,11 @@ impl SourceReader {
         ResumePoint { fingerprint: self.rows.fingerprint(here.position), ..here }
     }
 
+    /// Returns the position at which another reader goes on as this one would.
+    pub(crate) fn resume_point(&mut self) -> ResumePoint {
+        ResumePoint { late_from: self.epochs.late_row(), ..self.here() }
+    }
+
     fn before_next(&self) -> ResumePoint {
         ResumePoint { position: self.rows.position(), clock: self.epochs.clock, ..ResumePoint::START }
     }
@@ -318,7 +328,11 @@ impl SourceReader {
             (Turn::Parsed, Some(ranges)) => {
                 ranges.take(&mut self.rows).map(|(position, taken)| (position, Some(taken)))
             }
-            _ => self.rows.read()?.map(|position| (position, None)),
+            _ => match self.rows.read()? {
+                NextRow::Row(position) => Some((position, None)),
+                NextRow::NextFile => return Ok(()),
+                NextRow::End => None,
+            },
         };
         if self.control.is_stopped() {
             // The row may be incomplete, and this may not be the real end of the input.
@@ -403,27 +417,30 @@ pub(crate) fn is_ranged(pipeline: &Pipeline, source: &Source, control: &Control)
         && source.input.source().ranges(&shape, control).is_some()
 }
 
-/// Returns this number of parsers of ranges of a source's files, and how these are cut; `None` if
-/// its rows must be read in their turn.
+/// Returns how the files of a source are cut.
+pub(crate) fn range_plan(pipeline: &Pipeline, source: &Source) -> RangePlan {
+    RangePlan::new(source.input.source().cuts(&shape(pipeline, source)), RangePlan::STRETCH)
+}
+
+/// Returns this number of parsers of ranges of a source's files; `None` if its rows must be read in
+/// their turn.
 pub(crate) fn range_parsers(
     (pipeline, source): (&Pipeline, &Source),
     control: &Control,
     number: usize,
-) -> Option<(Vec<RangeParser>, RangePlan)> {
+) -> Option<Vec<RangeParser>> {
     if !is_ranged(pipeline, source, control) {
         return None;
     }
     let (roles, shape) = FieldRoles::new(pipeline, source);
-    let lengths = source.input.source().ranges(&shape, control)?.lengths;
     let (rules, buffers) = (Arc::new(RowRules::new(pipeline, roles)), RangeBuffers::default());
     let parser = || {
-        let RangedFiles { origin, .. } = source.input.source().ranges(&shape, control)?;
+        let origin = source.input.source().ranges(&shape, control)?;
         let (columns, expects_header) = (shape.wanted.clone(), source.header.is_none());
         let rows = RowReader::parked(origin, shape.clone(), expects_header, control, Position::START);
         Some(RangeParser::new(Arc::clone(&rules), columns, rows, buffers.clone()))
     };
-    let parsers = (0..number).map(|_| parser()).collect::<Option<_>>()?;
-    Some((parsers, RangePlan::new(lengths, RangePlan::STRETCH)))
+    (0..number).map(|_| parser()).collect()
 }
 
 /// Returns the layout of a source's rows, with the columns that the pipeline reads.

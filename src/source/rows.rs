@@ -33,14 +33,28 @@ pub(super) struct RowReader {
     position: Position,
     /// Whether a file must be opened there before the next row is read.
     is_parked: bool,
+    /// Number of files before which it stops, because their rows may be parsed already; 0 if it
+    /// passes on to the next file.
+    ranged_files: u32,
     fingerprints: Fingerprints,
+}
+
+/// What a reader comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NextRow {
+    /// A row that begins here.
+    Row(Position),
+    /// The beginning of the next file, if files are read in ranges.
+    NextFile,
+    /// The end of the input.
+    End,
 }
 
 /// What a reader of a range comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeRow {
-    /// A row that begins here.
-    Row(Position),
+    /// A row that begins at this offset and line, as [`RowReader::range_position`] counts them.
+    Row((u64, u64)),
     /// A row that begins after the range.
     Past,
     /// The end of the file.
@@ -81,8 +95,14 @@ impl RowReader {
             continues: false,
             position,
             is_parked: true,
+            ranged_files: 0,
             fingerprints: Fingerprints::default(),
         }
+    }
+
+    /// Stops before each of this number of files.
+    pub(super) fn stop_before_files(&mut self, number: usize) {
+        self.ranged_files = u32::try_from(number).unwrap_or(u32::MAX);
     }
 
     /// Goes to a position, where the next row is read.
@@ -102,11 +122,12 @@ impl RowReader {
     /// Reads the next row of the same file if it begins before the offset `to`.
     pub(super) fn read_within(&mut self, to: u64) -> Result<RangeRow, SourceError> {
         self.unpark()?;
-        let before = self.settle()?;
-        if before.offset >= to {
+        self.settle()?;
+        let before = self.range_position();
+        if before.0 >= to {
             return Ok(RangeRow::Past);
         }
-        let path = || self.origin.name(before.part);
+        let path = || self.origin.name(self.position.part);
         let Some(rows) = &mut self.rows else { return Ok(RangeRow::FileEnd) };
         match rows.read(&mut self.row).map_err(|source| io_error(&path(), source))? {
             RowOutcome::Row => Ok(RangeRow::Row(before)),
@@ -115,6 +136,20 @@ impl RowReader {
                 let line = rows.line();
                 Err(FormatError::RecordTooLong { path: path(), line, limit: RECORD_LIMIT }.into())
             }
+        }
+    }
+
+    /// Whether offsets in ranges count rows: those of a Parquet file.
+    pub(super) fn counts_rows(&self) -> bool {
+        self.shape.format == Format::Parquet
+    }
+
+    /// The offset and the line of the next row, as ranges count: bytes and lines of a text; rows of
+    /// a Parquet file, all in one line.
+    pub(super) fn range_position(&self) -> (u64, u64) {
+        match &self.rows {
+            Some(rows) if self.counts_rows() => (rows.line(), 1),
+            _ => (self.position().offset, self.position().row),
         }
     }
 
@@ -186,20 +221,20 @@ impl RowReader {
         self.rows.as_ref().is_none_or(|rows| !rows.has_buffered_row())
     }
 
-    /// Reads the next row of this or the following files, and returns the position before it.
-    pub(super) fn read(&mut self) -> Result<Option<Position>, SourceError> {
+    /// Reads the next row of this or the following files.
+    pub(super) fn read(&mut self) -> Result<NextRow, SourceError> {
         self.unpark()?;
         loop {
             let before = self.position();
             let path = || self.origin.name(before.part);
-            let Some(rows) = &mut self.rows else { return Ok(None) };
+            let Some(rows) = &mut self.rows else { return Ok(NextRow::End) };
             match rows.read(&mut self.row).map_err(|source| io_error(&path(), source))? {
                 RowOutcome::Row => {
                     if std::mem::take(&mut self.continues) {
                         self.row.defect = Some(Defect::Continued);
                         self.control.notice(&format!("{}: {REST}", path().display()));
                     }
-                    return Ok(Some(before));
+                    return Ok(NextRow::Row(before));
                 }
                 RowOutcome::TooLong => {
                     let line = rows.line();
@@ -207,6 +242,10 @@ impl RowReader {
                 }
                 RowOutcome::End => {
                     let (end, _) = rows.position();
+                    if before.part + 1 < self.ranged_files {
+                        self.park(Position::new(before.part + 1, 0));
+                        return Ok(NextRow::NextFile);
+                    }
                     self.position = Position::new(before.part + 1, 0);
                     self.open_file()?;
                     if self.rows.is_none() {

@@ -8,13 +8,15 @@
 //! A source may well begin before the first epoch and end after the last one, and rows whose clock
 //! leaps are read again by the next run: none of these are a stretch.
 
+use serde::{Deserialize, Serialize};
+
 use super::RowCounters;
 
 /// Rows of a block.
 const BLOCK: u64 = 20;
 
 /// The longest stretches of a source.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Stretches {
     /// The counters after the last whole block.
     last: RowCounters,
@@ -27,7 +29,7 @@ pub struct Stretches {
 }
 
 /// The longest stretch so far.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Stretch {
     /// Outcome of its rows.
     pub counters: RowCounters,

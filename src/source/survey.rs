@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Defect, RowCounters, Stretches, ValueSurvey};
 use crate::format::row::Row;
 use crate::time::ClockChange;
@@ -20,8 +22,13 @@ const LARGEST_STEPS: usize = 3;
 /// compared with their bounds.
 pub(super) const SEARCHED_ROWS: u64 = 4096;
 
+/// Bytes of the [padded](RowSurvey::padded) form, beside its columns, and of a column beside its
+/// name. The longest survey has fewer.
+const ROOM: usize = 2048;
+const COLUMN_ROOM: usize = 512;
+
 /// Private facts about the rows of a source.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub struct RowSurvey {
     /// One for each wanted column: the values first, those for histograms alone, then key, entity,
     /// times and id.
@@ -53,7 +60,7 @@ pub struct RowSurvey {
 }
 
 /// Defects of a wanted column.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub struct ColumnSurvey {
     /// Name of the column.
     pub name: String,
@@ -72,7 +79,7 @@ pub struct ColumnSurvey {
 }
 
 /// Rows by whether a histogram has a bin for them.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub struct BinSurvey {
     /// Number of rows with a value.
     pub with: u64,
@@ -90,7 +97,7 @@ impl BinSurvey {
 }
 
 /// Times of a column, in microseconds since 1970.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub struct TimeSurvey {
     /// The earliest and the latest.
     pub range: Option<(i64, i64)>,
@@ -103,7 +110,7 @@ pub struct TimeSurvey {
 }
 
 /// A step of the clock from one row to the next, in microseconds since 1970.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct ClockStep {
     /// The clock before the row.
     pub from: i64,
@@ -247,6 +254,22 @@ impl RowSurvey {
         self.stretches.merge(&other.stretches);
     }
 
+    /// Returns a form of fixed length for another process, whatever the rows hold: without unlisted
+    /// keys, padded.
+    pub(crate) fn padded(&self) -> Vec<u8> {
+        let unlisted_keys = HashMap::new();
+        let bytes = bincode::serialize(&RowSurvey { unlisted_keys, ..self.clone() });
+        let mut bytes = bytes.unwrap_or_default();
+        let columns = self.columns.iter().map(|column| COLUMN_ROOM + column.name.len());
+        bytes.resize(ROOM + columns.sum::<usize>(), 0);
+        bytes
+    }
+
+    /// Reads that form.
+    pub(crate) fn of_padded(bytes: &[u8]) -> Option<Self> {
+        bincode::deserialize_from(bytes).ok()
+    }
+
     /// Returns a number of seconds that at least this share of the delays from event to clock does
     /// not reach; none without delays.
     pub fn delay_within(&self, share: f64) -> Option<u64> {
@@ -317,6 +340,35 @@ mod tests {
         check("2013-01-01", true);
         check("2013-01-01T05:00:00", false);
         check("2013-01-01 05:00", false);
+    }
+
+    /// Also of a survey in which everything is present.
+    #[test]
+    fn padded_surveys_have_one_length_and_arrive() {
+        let mut survey = RowSurvey::new(&["name".into(), "x".into()]);
+        let empty = survey.padded();
+        survey.row_defect = Some(Defect::FieldCount);
+        survey.unlisted(b"unlisted");
+        survey.steps = vec![ClockStep { from: 1, to: 2, line: 3 }; LARGEST_STEPS];
+        survey.events.range = Some((1, 2));
+        survey.clocks.range = Some((3, 4));
+        for column in &mut survey.columns {
+            column.defect = Some(Defect::Continued);
+            (0..50).for_each(|row| column.values.compare(7.0, (0.0, 1.0), row));
+        }
+        let mut counters = super::super::RowCounters::default();
+        for rows in 1..100 {
+            (counters.rows, counters.unknown_key, counters.behind_clock) = (rows, rows, rows);
+            survey.stretches.note(&counters);
+        }
+        let full = bincode::serialized_size(&survey).unwrap() as usize;
+        assert!(full < empty.len(), "{full} bytes");
+        let padded = survey.padded();
+        assert_eq!(padded.len(), empty.len());
+        let arrived = RowSurvey::of_padded(&padded).unwrap();
+        assert!(arrived.unlisted_keys.is_empty());
+        survey.unlisted_keys.clear();
+        assert!(bincode::serialize(&arrived).unwrap() == bincode::serialize(&survey).unwrap());
     }
 
     #[test]

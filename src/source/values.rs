@@ -5,11 +5,13 @@
 //! most values are beyond the same bound. Missing values don't count, so a sparse column has blocks
 //! over many rows. All of it is private.
 
+use serde::{Deserialize, Serialize};
+
 /// Number of values in a block.
 const BLOCK: u64 = 20;
 
 /// Values compared with their bounds: those of the first rows in some runs, all in a check.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub struct ValueSurvey {
     /// Number of values.
     pub all: u64,
@@ -22,7 +24,7 @@ pub struct ValueSurvey {
 }
 
 /// Values beyond a bound.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub struct BoundSurvey {
     /// Number of values.
     pub values: u64,
@@ -35,7 +37,7 @@ pub struct BoundSurvey {
 }
 
 /// Values in a row, without missing ones.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValueStretch {
     /// Number of values.
     pub values: u64,

@@ -44,7 +44,7 @@ impl BrokerStream {
         run(pipeline, &self.state(), 2).args(arguments).spawn().expect("the run starts")
     }
 
-    fn json(&self, row: usize) -> String {
+    pub(crate) fn json(&self, row: usize) -> String {
         let fields =
             self.names.iter().zip(&self.rows[row]).map(|(name, value)| format!("{name:?}:{value:?}"));
         format!("{{{}}}", fields.collect::<Vec<_>>().join(","))

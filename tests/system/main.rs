@@ -8,7 +8,7 @@
 //! - Releases: `methods`, `by_column`, `discovery`, `windows`, `overlapping`, `window_columns`,
 //!   `entities`, `workers`, `statistics`.
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
-//!   `clocks`, `ranges`.
+//!   `clocks`, `ranges`, `partitions`.
 //! - Encrypted connections of sources, sinks and pages: `tls`.
 //! - Those that need a feature of their name, or `otel`: `kafka`, `postgres`, `s3`, `telemetry`.
 //! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`,
@@ -65,6 +65,7 @@ mod oracle;
 mod overlapping;
 mod packed;
 mod parquet;
+mod partitions;
 mod pca;
 #[cfg(feature = "postgres")]
 mod postgres;

@@ -85,7 +85,7 @@ fn estimators_of_files_read_every_format() {
     }
 }
 
-fn gzip(text: &str) -> Vec<u8> {
+pub(crate) fn gzip(text: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(text.as_bytes()).expect("memory takes every byte");
     encoder.finish().expect("memory takes every byte")

@@ -1,4 +1,4 @@
-//! Large files that the workers of all processes read at once: the exact sums and the releases are
+//! Large files, of text, packed text and Parquet, that the workers of all processes read at once: the exact sums and the releases are
 //! those of one reader, also when processes are killed.
 
 use std::fmt::Write as _;
@@ -8,6 +8,8 @@ use std::process::Child;
 use crate::harness::{
     Lab, Stream, await_until, expected_sums, finish, releases, run, run_as_two, sums, wait,
 };
+use crate::packed::gzip;
+use crate::parquet;
 
 /// Files with quoted line ends, and one with line ends as on Windows. Returns their paths.
 fn write_files(lab: &Lab, stream: &Stream) -> String {
@@ -72,13 +74,38 @@ fn files_are_read_by_all_as_by_one() {
     }
 }
 
-/// The other process finds other values in a file of the same length. So the sums show who has read
+/// Writes text, a Parquet file, or several packed files, and returns their paths.
+fn write_as(lab: &Lab, kind: &str, name: &str, text: &str) -> String {
+    let path = |file: String| lab.path(&file).display().to_string();
+    match kind {
+        "csv" => {
+            lab.write(&format!("{name}.csv"), text);
+            format!("{:?}", [path(format!("{name}.csv"))])
+        }
+        "parquet" => {
+            let rows: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split(',').collect()).collect();
+            parquet::write(&lab.path(&format!("{name}.parquet")), &rows, 50_000);
+            format!("{:?}", [path(format!("{name}.parquet"))])
+        }
+        _ => {
+            let lines: Vec<&str> = text.split_inclusive('\n').collect();
+            let pack = |(number, rows): (usize, &[&str])| {
+                let file = format!("{name}{number}.csv.gz");
+                lab.write(&file, gzip(&[&lines[..1], rows].concat().concat()));
+                path(file)
+            };
+            let files = lines[1..].chunks(12_000).enumerate().map(pack);
+            format!("{:?}", files.collect::<Vec<_>>())
+        }
+    }
+}
+
+/// The other process finds other values in a file with as many rows. So the sums show who has read
 /// them.
 #[test]
 fn values_are_read_by_the_other_process() {
-    let (lab, stream) = (Lab::new(), Stream { rows: 45_000, epochs: 45 });
+    let (lab, stream) = (Lab::new(), Stream { rows: 70_000, epochs: 70 });
     let text = stream.csv();
-    lab.write("data.csv", &text);
     let zeros: Vec<String> = text
         .lines()
         .enumerate()
@@ -87,17 +114,27 @@ fn values_are_read_by_the_other_process() {
             _ => format!("{line}\n"),
         })
         .collect();
-    lab.write("zeros.csv", zeros.concat());
-    let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
-    let other = lab.write("other.toml", stream.pipeline("zeros.csv", ""));
-    let expected = expected_sums(&pipeline);
-    let state = lab.path("state");
-    run_two(&pipeline, &other, &state, 1);
-    let found = sums(&state);
-    assert_eq!(found.len(), expected.len());
-    let differ = found.iter().zip(&expected).filter(|(found, expected)| found != expected).count();
-    assert!(found[0] == expected[0] && differ > 5, "{differ} epochs have rows of the other process");
-    assert!(found.iter().zip(&expected).all(|(found, expected)| found[0] == expected[0]), "the counts agree");
+    lab.write("data.csv", &text);
+    let expected = expected_sums(&lab.write("plain.toml", stream.pipeline("data.csv", "")));
+    for kind in ["csv", "parquet", "packed"] {
+        let [pipeline, other] = [("data", &text), ("zeros", &zeros.concat())].map(|(name, text)| {
+            let paths = write_as(&lab, kind, &format!("{name}-{kind}"), text);
+            let file = stream.pipeline("x", "").replace("'x'\nformat = 'csv'", &paths);
+            lab.write(&format!("{name}-{kind}.toml"), file)
+        });
+        let (alone, state) = (lab.path(&format!("alone-{kind}")), lab.path(kind));
+        if kind != "csv" {
+            finish(&mut run(&pipeline, &alone, 2)).succeeded();
+            assert!(sums(&alone) == expected, "{kind}: two workers");
+        }
+        run_two(&pipeline, &other, &state, 1);
+        let found = sums(&state);
+        assert_eq!(found.len(), expected.len());
+        let differ = found.iter().zip(&expected).filter(|(found, expected)| found != expected).count();
+        assert!(found[0] == expected[0] && differ > 2, "{kind}: {differ} epochs have rows of the other");
+        let agree = found.iter().zip(&expected).all(|(found, expected)| found[0] == expected[0]);
+        assert!(agree, "{kind}: the counts agree");
+    }
 }
 
 #[test]

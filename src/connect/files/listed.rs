@@ -8,9 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 use crate::connect::standard::StoppableInput;
-use crate::connect::{
-    OpenFile, Origin, OriginRequest, RangedFiles, ReadExtent, ReadPart, SourceError, io_error,
-};
+use crate::connect::{FileCut, OpenFile, Origin, OriginRequest, ReadExtent, ReadPart, SourceError, io_error};
 use crate::control::Control;
 use crate::format::ByteStream;
 use crate::format::Format;
@@ -18,6 +16,12 @@ use crate::format::form::RowLayout;
 use crate::format::parquet::ParquetRows;
 use crate::format::unpack::Packing;
 use crate::state::Position;
+
+/// Bytes of the largest packed file that is one range.
+const PACKED: u64 = 4 << 20;
+
+/// Most rows of a Parquet file that is cut: a damaged file may claim any number.
+const PARQUET_ROWS: u64 = 1 << 35;
 
 /// Text files.
 struct TextFiles {
@@ -44,23 +48,37 @@ pub(super) fn open(paths: &[PathBuf], opening: &OriginRequest<'_>) -> Result<Box
     for path in &paths[passed..] {
         packed.push(check(path, is_text)?);
     }
-    let paths = paths.to_vec();
-    Ok(match is_text {
-        true => Box::new(TextFiles { paths, packed, control: opening.control.clone() }),
-        false => Box::new(ParquetFiles { paths, wanted: opening.shape.wanted.clone() }),
-    })
+    Ok(files(paths, opening.shape, packed, opening.control))
 }
 
-/// Returns text files to read in ranges. Packed ones and pipes are read from their beginnings.
-pub(super) fn ranges(paths: &[PathBuf], shape: &RowLayout, control: &Control) -> Option<RangedFiles> {
-    let length = |path: &PathBuf| {
-        let found = path.metadata().ok().filter(Metadata::is_file)?;
-        matches!(Packing::of(path), Ok(None)).then_some(found.len())
-    };
-    let lengths: Vec<_> = paths.iter().map(length).collect();
-    let files =
-        TextFiles { paths: paths.to_vec(), packed: vec![false; paths.len()], control: control.clone() };
-    (shape.format != Format::Parquet).then(|| RangedFiles { origin: Box::new(files), lengths })
+/// Returns files, of which these are packed.
+pub(super) fn files(
+    paths: &[PathBuf],
+    shape: &RowLayout,
+    packed: Vec<bool>,
+    control: &Control,
+) -> Box<dyn Origin> {
+    let paths = paths.to_vec();
+    match shape.format {
+        Format::Parquet => Box::new(ParquetFiles { paths, wanted: shape.wanted.clone() }),
+        _ => Box::new(TextFiles { paths, packed, control: control.clone() }),
+    }
+}
+
+/// Returns how a file is cut into ranges. Pipes and large packed files are not: nothing of them can
+/// be read before its turn without memory for all of it.
+pub(super) fn cut(path: &Path, shape: &RowLayout) -> FileCut {
+    let Some(found) = path.metadata().ok().filter(Metadata::is_file) else { return FileCut::Uncut };
+    if shape.format == Format::Parquet {
+        let groups = ParquetRows::row_groups(path).ok();
+        let groups = groups.filter(|groups| groups.last().is_some_and(|&rows| rows <= PARQUET_ROWS));
+        return groups.map_or(FileCut::Uncut, FileCut::Rows);
+    }
+    match Packing::of(path) {
+        Ok(None) => FileCut::Bytes(found.len()),
+        Ok(Some(_)) if found.len() <= PACKED => FileCut::Whole(found.len()),
+        _ => FileCut::Uncut,
+    }
 }
 
 /// Checks a file and returns whether it is packed.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{
-    AllowedFormats, Origin, OriginRequest, PositionParts, PositionTag, RangedFiles, SinkConfig, SinkTarget,
+    AllowedFormats, FileCut, Origin, OriginRequest, PositionParts, PositionTag, SinkConfig, SinkTarget,
     SourceConfig, SourceError, System, SystemSection, TextField,
 };
 use crate::control::Control;
@@ -175,8 +175,12 @@ impl SourceConfig for ListedFiles {
         if format == Format::Parquet { 2 } else { 0 }
     }
 
-    fn ranges(&self, shape: &RowLayout, control: &Control) -> Option<RangedFiles> {
-        listed::ranges(&self.0, shape, control)
+    fn ranges(&self, shape: &RowLayout, control: &Control) -> Option<Box<dyn Origin>> {
+        Some(listed::files(&self.0, shape, vec![false; self.0.len()], control))
+    }
+
+    fn cuts(&self, shape: &RowLayout) -> Vec<FileCut> {
+        self.0.iter().map(|path| listed::cut(path, shape)).collect()
     }
 
     fn is_endless(&self) -> bool {

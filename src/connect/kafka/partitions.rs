@@ -144,6 +144,10 @@ impl Partitions for TopicPartitions {
         self.first.found.number().clamp(1, MAX_PARTITIONS)
     }
 
+    fn note(&self, number: u32) {
+        self.first.found.note(number);
+    }
+
     fn open(&self, partition: u32) -> Box<dyn Origin> {
         let partition = TopicPartition { number: partition, ..self.first.clone() };
         origin(partition, &self.shape, &self.control)

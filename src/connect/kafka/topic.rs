@@ -116,6 +116,10 @@ impl SourceConfig for Topic {
         self.partition.is_none().then_some(Partitioning { idle: self.idle })
     }
 
+    fn opens_anywhere(&self) -> bool {
+        true
+    }
+
     fn open(&self, opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
         let found = FoundPartitions::default();
         let partition = TopicPartition::new(self, self.partition.unwrap_or(0), &found);
@@ -128,6 +132,7 @@ impl SourceConfig for Topic {
         control: &Control,
         recorded: u32,
     ) -> Option<Arc<dyn Partitions>> {
+        self.partitioning()?;
         Some(Arc::new(TopicPartitions::open(self, shape, control, recorded)))
     }
 

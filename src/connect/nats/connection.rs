@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use super::NatsStream;
-use crate::connect::entries::ServerStream;
 use crate::connect::error::{RequestError, refusal, transient};
 use crate::connect::wire::{ServerConnection, malformed_answer, number};
 use crate::control::Control;
@@ -61,16 +60,13 @@ impl NatsConnection {
         let info = line.strip_prefix(b"INFO ").ok_or_else(malformed_answer)?;
         let info: Value = serde_json::from_slice(info).map_err(|_| malformed_answer())?;
         if stream.server.tls.is_none() && info["tls_required"] == json!(true) {
-            return Err(refusal(ServerStream::name(stream), "the server requires TLS: add tls = true"));
+            return Err(refusal(stream.name(), "the server requires TLS: add tls = true"));
         }
         if stream.server.tls.is_some()
             && info["tls_required"] != json!(true)
             && info["tls_available"] != json!(true)
         {
-            return Err(refusal(
-                ServerStream::name(stream),
-                "the server has no TLS: enable it there, or leave out tls",
-            ));
+            return Err(refusal(stream.name(), "the server has no TLS: enable it there, or leave out tls"));
         }
         let wire = stream.server.secure(wire)?;
         let mut connection =
@@ -92,7 +88,7 @@ impl NatsConnection {
         let NatsStream { server, login, .. } = &self.stream;
         login.add_to(&mut hello, &server.login, nonce, control)?;
         if let Some(secret) = login.sent(&server.login) {
-            server.warn_of_exposure(&self.wire, secret, &ServerStream::name(&self.stream));
+            server.warn_of_exposure(&self.wire, secret, &self.stream.name());
         }
         let inbox = self.inbox.clone();
         let greeting = Zeroizing::new(format!("CONNECT {hello}\r\nSUB {inbox}.* 1\r\nPING\r\n"));

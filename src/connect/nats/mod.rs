@@ -27,7 +27,16 @@ pub(super) const SYSTEM: System = System {
     has_fields: false,
     journaling: super::Journaling::Never,
     tags: &[PositionParts::InOrder.tag(4)],
-    source_fields: &[STREAM],
+    source_fields: &[
+        STREAM,
+        FieldDefinition::optional(
+            "subject",
+            FieldType::Text,
+            "all subjects of the stream",
+            "\"flights.0.*\"",
+            "Subject of the messages to read, which may have wildcards.",
+        ),
+    ],
     source: Some(source),
     sink_fields: &[
         STREAM,
@@ -59,6 +68,14 @@ struct NatsStream {
     stream: String,
 }
 
+/// `[source]` with a NATS path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NatsSource {
+    stream: NatsStream,
+    /// `subject`: the subject of the messages to read; all of the stream if absent.
+    subject: Option<String>,
+}
+
 /// `[[sinks]]` with a NATS path.
 #[derive(Debug, PartialEq, Eq)]
 struct NatsSink {
@@ -77,10 +94,20 @@ impl NatsStream {
         let login = NatsLogin::read(settings, &server.login);
         Some(NatsStream { server, login, stream: stream? })
     }
+
+    fn name(&self) -> String {
+        format!("nats://{} {}", self.server.address, self.stream)
+    }
 }
 
 fn source(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SourceConfig>> {
-    Some(Arc::new(NatsStream::read(settings)?))
+    let stream = NatsStream::read(settings);
+    let subject = settings.section.text("subject");
+    if let Some(subject) = subject.as_ref().filter(|subject| !is_subject(subject.value)) {
+        subject.report("expected a subject such as \"flights.0\" or \"flights.0.*\"");
+        return None;
+    }
+    Some(Arc::new(NatsSource { stream: stream?, subject: subject.map(|subject| subject.value.into()) }))
 }
 
 fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
@@ -95,19 +122,26 @@ fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfig>> {
     Some(Arc::new(NatsSink { stream, subject }))
 }
 
-/// Whether a subject has no wildcard.
-fn is_plain(subject: &str) -> bool {
-    let odd = |c: char| c.is_whitespace() || c.is_control() || "*>".contains(c);
+/// Whether a text is a subject, which may have wildcards.
+fn is_subject(subject: &str) -> bool {
+    let odd = |c: char| c.is_whitespace() || c.is_control();
     !subject.contains(odd) && !subject.starts_with('$') && subject.split('.').all(|part| !part.is_empty())
 }
 
-impl ServerStream for NatsStream {
+/// Whether a subject has no wildcard.
+fn is_plain(subject: &str) -> bool {
+    is_subject(subject) && !subject.contains(['*', '>'])
+}
+
+impl ServerStream for NatsSource {
     fn name(&self) -> String {
-        format!("nats://{} {}", self.server.address, self.stream)
+        let subject = self.subject.iter().map(|subject| format!(" {subject}"));
+        self.stream.name() + &subject.collect::<String>()
     }
 
     fn identity(&self) -> Vec<u8> {
-        identity(0, 0, &self.stream)
+        let subject = self.subject.iter().map(|subject| format!("\0{subject}"));
+        identity(0, 0, &(self.stream.stream.clone() + &subject.collect::<String>()))
     }
 
     fn connect(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, RequestError> {
@@ -117,7 +151,7 @@ impl ServerStream for NatsStream {
 
 impl SinkConfig for NatsSink {
     fn name(&self) -> String {
-        ServerStream::name(&self.stream)
+        self.stream.name()
     }
 
     fn target(&self, control: &Control) -> SinkTarget {
@@ -142,7 +176,10 @@ mod tests {
         let check = |path: &str, expected: Option<NatsStream>| {
             let found = source_of(&format!("path = '{path}', stream = 's'"));
             let equal = match (&found, &expected) {
-                (Ok(found), Some(expected)) => expected.equals(&*found.0.source as &dyn Any),
+                (Ok(found), Some(expected)) => {
+                    let expected = NatsSource { stream: expected.clone(), subject: None };
+                    expected.equals(&*found.0.source as &dyn Any)
+                }
                 (found, expected) => found.is_err() && expected.is_none(),
             };
             assert!(equal, "{path}: {found:?}");
@@ -162,6 +199,21 @@ mod tests {
         assert!(source_of("path = 'nats://h', stream = 's', format = 'csv', header = ['x']").is_ok());
         assert!(refused("stream = 's', field = 'x'").contains("for redis://: leave it out"));
         assert!(refused("stream = 's', partition = 0").contains("for kafka://: leave it out"));
+    }
+
+    #[test]
+    fn a_source_may_have_a_subject() {
+        let tag = |more: &str| {
+            let (input, format) = source_of(&format!("path = 'nats://h', stream = 's'{more}"))?;
+            Ok::<u32, String>(input.tag(format))
+        };
+        let tags: Vec<_> =
+            ["", ", subject = 'a.0'", ", subject = 'a.*'"].map(tag).into_iter().flatten().collect();
+        assert!(tags.len() == 3 && tags[0] != tags[1] && tags[1] != tags[2], "{tags:?}");
+        for subject in ["a..b", "a b", "$JS.a", "a."] {
+            let refused = tag(&format!(", subject = '{subject}'")).unwrap_err();
+            assert!(refused.contains("expected a subject"), "{subject}: {refused}");
+        }
     }
 
     #[test]

@@ -9,10 +9,9 @@ use std::io;
 
 use serde_json::json;
 
-use super::NatsStream;
+use super::NatsSource;
 use super::connection::{NatsConnection, ServerMessage, state};
 use crate::connect::entries::Entries;
-use crate::connect::entries::ServerStream;
 use crate::connect::error::{RequestError, lost};
 use crate::connect::wire::{malformed_answer, number};
 use crate::control::Control;
@@ -39,16 +38,19 @@ pub(super) struct NatsReader {
     expected: u64,
     /// Requested messages that may still come.
     left: u64,
+    /// The subject to read, if not all.
+    subject: Option<String>,
 }
 
 impl NatsReader {
     pub(super) fn open(
-        stream: &NatsStream,
+        source: &NatsSource,
         control: &Control,
         position: Position,
     ) -> Result<Self, RequestError> {
-        let connection = NatsConnection::open(stream, control)?;
-        let mut reader = NatsReader { connection, position, consumer: String::new(), expected: 1, left: 0 };
+        let connection = NatsConnection::open(&source.stream, control)?;
+        let (consumer, subject) = (String::new(), source.subject.clone());
+        let mut reader = NatsReader { connection, position, consumer, expected: 1, left: 0, subject };
         reader.check()?;
         reader.begin()?;
         Ok(reader)
@@ -68,7 +70,8 @@ impl NatsReader {
         }
     }
 
-    /// Checks that the stream still has the messages that were read and the next one.
+    /// Checks that the stream still has the messages that were read and the next one. The next one
+    /// of a subject is unknown: messages of others may be missing.
     fn check(&mut self) -> Result<(), RequestError> {
         let facts = self.ask(NatsConnection::facts)?;
         let next = self.position.offset;
@@ -80,7 +83,7 @@ impl NatsReader {
             let loss = format!("ends with message {last}, before the last message that was read");
             return Err(lost(self.connection.stream.name(), loss));
         }
-        if first > next {
+        if first > next && self.subject.is_none() {
             let loss = format!("begins with message {first}, after the one to be read next");
             return Err(lost(self.connection.stream.name(), loss));
         }
@@ -90,11 +93,14 @@ impl NatsReader {
     /// Creates a consumer that begins at the position.
     fn begin(&mut self) -> Result<(), RequestError> {
         let stream = self.connection.stream.stream.clone();
-        let question = json!({ "stream_name": stream, "config": {
+        let mut question = json!({ "stream_name": stream, "config": {
             "deliver_policy": "by_start_sequence", "opt_start_seq": self.position.offset.max(1),
             "ack_policy": "none", "replay_policy": "instant", "max_deliver": 1,
             "inactive_threshold": FORGOTTEN, "mem_storage": true, "num_replicas": 1,
         }});
+        if let Some(subject) = &self.subject {
+            question["config"]["filter_subject"] = json!(subject);
+        }
         let subject = format!("$JS.API.CONSUMER.CREATE.{stream}");
         let answer = self.ask(|connection| connection.ask(&subject, &question))?;
         self.consumer = answer["name"].as_str().ok_or_else(malformed_answer)?.into();
@@ -174,7 +180,7 @@ fn numbers(reply: &str) -> io::Result<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BrokerServer, NatsLogin};
+    use super::super::{BrokerServer, NatsLogin, NatsStream};
     use super::*;
     use crate::connect::fake::{form, serve};
     use crate::format::Format;
@@ -203,6 +209,7 @@ mod tests {
         let (address, server) = serve(script, true);
         let server_at = BrokerServer { address, ..BrokerServer::default() };
         let stream = NatsStream { server: server_at, login: NatsLogin::default(), stream: "s".into() };
+        let stream = NatsSource { stream, subject: None };
         let control = Control::new();
         let mut nats = NatsReader::open(&stream, &control, Position::START).ok().unwrap();
         let (mut row, mut form) = (Row::default(), form(Format::Ndjson));

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use super::NatsStream;
 use super::connection::{NatsConnection, state};
-use crate::connect::entries::ServerStream;
 
 use crate::connect::error::{RequestError, foreign, transient};
 use crate::connect::wire::{format_id, malformed_answer, parse_id};

@@ -99,16 +99,21 @@ impl RangeCursor {
                 return Ok(Turn::Read);
             }
             let position = rows.settle()?;
-            while self.plan.stretches.get(self.next).is_some_and(|next| next.is_before(position)) {
+            let stretches = &self.plan.stretches;
+            while stretches.get(self.next).is_some_and(|next| self.plan.is_before(next, position)) {
                 self.next += 1;
                 self.is_refused = false;
             }
-            let holds = self.plan.stretches.get(self.next).is_some_and(|next| next.holds(position));
-            if !holds || self.is_refused {
+            let next = stretches.get(self.next).filter(|next| self.plan.holds(next, position));
+            let Some(stretch) = next.filter(|_| !self.is_refused) else { return Ok(Turn::Read) };
+            if self.plan.is_missed(stretch, position) {
+                self.is_refused = true;
+                self.supply.want(self.next + 1);
                 return Ok(Turn::Read);
             }
             let Some(mut range) = self.supply.take(self.next) else { return Ok(Turn::Wait) };
-            if !range.is_parsed || range.start != position.offset || range.end == range.start {
+            let follows = range.start == self.plan.offset(position) && range.end > range.start;
+            if !range.is_parsed || !follows || self.plan.is_cut_short(stretch, &range) {
                 self.is_refused = true;
                 let is_elsewhere = range.is_parsed && range.held.is_none();
                 self.unused = is_elsewhere.then_some((self.next, range.holder));
@@ -128,9 +133,9 @@ impl RangeCursor {
 
     /// The position after a range: the beginning of the next file, if there is one.
     fn end_of(&self, CurrentRange { range, start, .. }: &CurrentRange) -> Position {
-        match range.ends_file && start.part as usize + 1 < self.plan.lengths.len() {
+        match self.plan.passes_to_next_file(start.part, range) {
             true => Position::new(start.part + 1, 0),
-            false => Position { offset: range.end, row: start.row + range.lines, ..*start },
+            false => self.plan.position(*start, range.end, range.lines),
         }
     }
 
@@ -150,24 +155,18 @@ impl RangeCursor {
     pub(crate) fn take(&mut self, rows: &mut RowReader) -> Option<(Position, TakenRow)> {
         let current = self.current.as_mut()?;
         let row = *current.range.rows.get(current.rows)?;
-        let at = |row: &ParsedRow| Position {
-            offset: current.start.offset + u64::from(row.start),
-            row: current.start.row + u64::from(row.line),
-            ..current.start
-        };
+        let (plan, range, start) = (&self.plan, &current.range, current.start);
+        let at =
+            |row: &ParsedRow| plan.position(start, range.start + u64::from(row.start), u64::from(row.line));
         let position = at(&row);
-        let last = Position {
-            offset: current.range.end,
-            row: current.start.row + current.range.lines,
-            ..current.start
-        };
-        rows.park(current.range.rows.get(current.rows + 1).map_or(last, at));
+        let next = range.rows.get(current.rows + 1);
+        rows.park(next.map_or_else(|| plan.position(start, range.end, range.lines), at));
         let taken = TakenRow {
             row,
             range: self.next,
             index: current.rows,
             record: current.records,
-            line: position.row,
+            line: self.plan.line(position),
             is_here: current.range.held.is_some(),
             holder: current.range.holder,
         };

@@ -21,6 +21,10 @@
 //! **Rows that others hold.** For a range parsed by another process, only [`ParsedRow`]s arrive:
 //! times, key, and where the row begins. Their values stay there, and their epochs are sent back
 //! ([`AssignedRows`]).
+//!
+//! **Parquet files** are cut between rows, so nothing is guessed. Offsets in ranges then count the
+//! rows of a file, over its row groups. A **packed file** is one range, if it is small: it can't be
+//! read from its middle.
 
 mod cursor;
 mod held;
@@ -36,6 +40,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RowSurvey;
 use super::content::{RowFate, UnusableRow};
+use crate::connect::FileCut;
 use crate::state::Position;
 
 pub(super) use cursor::{RangeCursor, TakenRow, Turn};
@@ -44,50 +49,132 @@ pub(crate) use parser::RangeParser;
 use pool::{Pool, PooledVec};
 pub(crate) use words::Words;
 
+/// Most rows of a range. One with more is read in its turn.
+const MOST_ROWS: usize = 1 << 18;
+
 /// The stretches of all files, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangePlan {
     pub(crate) stretches: Vec<FileStretch>,
-    /// The length of each file; `None` for one that is not cut, and read in its turn.
-    pub(crate) lengths: Vec<Option<u64>>,
+    /// How each file is cut.
+    files: Vec<FileCut>,
 }
 
 /// A stretch of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileStretch {
-    /// Index of the file.
-    pub(crate) part: u32,
+    /// The position where it begins.
+    pub(crate) start: Position,
+    /// Offsets of its beginning and its end: in bytes, or in rows for Parquet. The end is the
+    /// largest number for the last stretch of a text file, which may grow.
     pub(crate) from: u64,
-    /// The end; the largest number for the last stretch of a file, which may grow.
     pub(crate) to: u64,
 }
 
 impl RangePlan {
-    /// Bytes of a stretch.
-    pub(crate) const STRETCH: u64 = 1 << 19;
+    /// Bytes of a stretch, and rows of one in a Parquet file.
+    pub(crate) const STRETCH: (u64, u64) = (1 << 19, 1 << 15);
 
-    /// Cuts files of these lengths.
-    pub(crate) fn new(lengths: Vec<Option<u64>>, stretch: u64) -> Self {
-        let of_file = |(part, length): (u32, &Option<u64>)| {
-            let number = length.map_or(0, |length| length.div_ceil(stretch).max(1));
-            (0..number).map(move |index| {
-                let to = if index + 1 == number { u64::MAX } else { (index + 1) * stretch };
-                FileStretch { part, from: index * stretch, to }
-            })
+    /// Cuts files into stretches of this number of bytes or rows.
+    pub(crate) fn new(files: Vec<FileCut>, (bytes, rows): (u64, u64)) -> Self {
+        let mut plan = RangePlan { stretches: Vec::new(), files };
+        let mut stretches = Vec::new();
+        for (part, file) in (0..).zip(&plan.files) {
+            let (stretch, number, end) = match file {
+                FileCut::Uncut => continue,
+                FileCut::Whole(_) => (u64::MAX, 1, u64::MAX),
+                FileCut::Bytes(length) => (bytes, length.div_ceil(bytes).max(1), u64::MAX),
+                FileCut::Rows(groups) => {
+                    let all = groups.last().copied().unwrap_or(0);
+                    (rows, all.div_ceil(rows), all)
+                }
+            };
+            stretches.extend((0..number).map(|index| {
+                let from = index * stretch;
+                let start = plan.position(Position::new(part, 0), from, 0);
+                FileStretch { start, from, to: if index + 1 == number { end } else { from + stretch } }
+            }));
+        }
+        plan.stretches = stretches;
+        plan
+    }
+
+    /// Number of bytes that a file must have in every process that reads it.
+    pub(crate) fn least_length(&self, stretch: &FileStretch) -> u64 {
+        match self.file(stretch.start.part) {
+            FileCut::Bytes(length) | FileCut::Whole(length) => *length,
+            FileCut::Uncut | FileCut::Rows(_) => 0,
+        }
+    }
+
+    /// Number of files.
+    pub(super) fn files(&self) -> usize {
+        self.files.len()
+    }
+
+    fn file(&self, part: u32) -> &FileCut {
+        self.files.get(part as usize).unwrap_or(&FileCut::Uncut)
+    }
+
+    /// The offset of a position, as ranges count.
+    fn offset(&self, position: Position) -> u64 {
+        match self.file(position.part) {
+            FileCut::Rows(groups) => {
+                let group = usize::try_from(position.offset).unwrap_or(usize::MAX);
+                groups.get(group).copied().unwrap_or(u64::MAX).saturating_add(position.row.saturating_sub(1))
+            }
+            _ => position.offset,
+        }
+    }
+
+    /// The position of an offset, this number of lines after `before` in the same file.
+    fn position(&self, before: Position, offset: u64, lines: u64) -> Position {
+        match self.file(before.part) {
+            FileCut::Rows(groups) => {
+                let group = groups.partition_point(|&first| first <= offset).saturating_sub(1);
+                let row = offset - groups.get(group).copied().unwrap_or(0) + 1;
+                Position { offset: group as u64, row, ..before }
+            }
+            _ => Position { offset, row: before.row + lines, ..before },
+        }
+    }
+
+    /// The line of a row at this position: in Parquet, its number in the file.
+    fn line(&self, position: Position) -> u64 {
+        match self.file(position.part) {
+            FileCut::Rows(_) => self.offset(position) + 1,
+            _ => position.row,
+        }
+    }
+
+    /// Whether the rows of a stretch can't continue at a position within it: where they begin is
+    /// not guessed.
+    fn is_missed(&self, stretch: &FileStretch, position: Position) -> bool {
+        let is_text = matches!(self.file(position.part), FileCut::Bytes(_));
+        !is_text && self.offset(position) != stretch.from
+    }
+
+    /// Whether a range is known to be incomplete.
+    fn is_cut_short(&self, stretch: &FileStretch, range: &ParsedRange) -> bool {
+        matches!(self.file(stretch.start.part), FileCut::Rows(_)) && range.end != stretch.to
+    }
+
+    /// Whether a file ends with a range, and another file follows.
+    fn passes_to_next_file(&self, part: u32, range: &ParsedRange) -> bool {
+        let is_last = match self.file(part) {
+            FileCut::Rows(groups) => groups.last().is_some_and(|&rows| range.end >= rows),
+            _ => range.ends_file,
         };
-        let stretches = (0..).zip(&lengths).flat_map(of_file).collect();
-        RangePlan { stretches, lengths }
-    }
-}
-
-impl FileStretch {
-    /// Whether it ends before a position.
-    fn is_before(&self, position: Position) -> bool {
-        (self.part, self.to) <= (position.part, position.offset)
+        is_last && part as usize + 1 < self.files.len()
     }
 
-    fn holds(&self, position: Position) -> bool {
-        self.part == position.part && (self.from..self.to).contains(&position.offset)
+    /// Whether a stretch ends before a position.
+    fn is_before(&self, stretch: &FileStretch, position: Position) -> bool {
+        (stretch.start.part, stretch.to) <= (position.part, self.offset(position))
+    }
+
+    fn holds(&self, stretch: &FileStretch, position: Position) -> bool {
+        stretch.start.part == position.part && (stretch.from..stretch.to).contains(&self.offset(position))
     }
 }
 
@@ -96,6 +183,9 @@ pub(crate) trait RangeSupply: Send {
     /// Takes a range, by its index in the plan. Waits a short time, and returns `None` if it is not
     /// parsed by then. Ranges before it are not asked for again.
     fn take(&mut self, range: usize) -> Option<ParsedRange>;
+
+    /// Informs it that this range is taken next.
+    fn want(&mut self, range: usize);
 
     /// Whether a range is parsed.
     fn is_ready(&self, range: usize) -> bool;
@@ -127,7 +217,7 @@ pub(crate) struct ParsedRow {
     clock: i64,
     event: i64,
     key: u32,
-    /// Bytes from the start of the range.
+    /// Bytes, or rows in Parquet, from the start of the range.
     start: u32,
     /// Line ends from the start of the range.
     line: u32,

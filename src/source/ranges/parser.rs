@@ -4,7 +4,8 @@ use std::io::{self, BufRead};
 use std::sync::Arc;
 
 use super::{
-    FileStretch, HeldContent, HeldRange, ParsedFate, ParsedRange, ParsedRow, PooledVec, RangeBuffers, Words,
+    FileStretch, HeldContent, HeldRange, MOST_ROWS, ParsedFate, ParsedRange, ParsedRow, PooledVec,
+    RangeBuffers, Words,
 };
 use crate::connect::{SourceError, io_error};
 use crate::format::Defect;
@@ -39,7 +40,7 @@ impl RangeParser {
     /// Parses a range whose rows another process takes, from a file that has at least this length
     /// there. Returns what stays here and what is sent.
     pub(crate) fn parse_to_hold(&mut self, stretch: FileStretch, length: u64) -> (Option<HeldRange>, Words) {
-        let found = self.rows.name_of(stretch.part).metadata();
+        let found = self.rows.name_of(stretch.start.part).metadata();
         let is_same = found.is_ok_and(|found| found.len() >= length);
         let parsed = if is_same { self.parse(stretch) } else { ParsedRange::default() };
         HeldRange::split(parsed, Arc::clone(&self.rules))
@@ -74,9 +75,12 @@ impl RangeParser {
     /// quotes; `None` if it has none.
     fn first_row(
         &mut self,
-        FileStretch { part, from, to }: FileStretch,
+        FileStretch { start: Position { part, .. }, from, to }: FileStretch,
         in_quotes: bool,
     ) -> Result<Option<u64>, SourceError> {
+        if self.rows.counts_rows() {
+            return Ok(Some(from));
+        }
         let Some(before) = from.checked_sub(1) else { return Ok(Some(0)) };
         let Some(stream) = self.rows.bytes_at(Position::new(part, before))? else { return Ok(None) };
         let found = next_row(stream, in_quotes);
@@ -84,14 +88,16 @@ impl RangeParser {
         Ok(found.map(|passed| before + passed).filter(|&start| start < to))
     }
 
-    /// Parses rows from an offset on, up to the end of the stretch and at most `most` of them.
+    /// Parses rows from an offset on, up to the end of the stretch. With `most`, the result has no
+    /// more rows, and is for a look only.
     fn parse_from(
         &mut self,
         start: u64,
         stretch: FileStretch,
         most: usize,
     ) -> Result<ParsedRange, SourceError> {
-        let first = Position::new(stretch.part, start);
+        let is_exact = self.rows.counts_rows();
+        let first = if is_exact { stretch.start } else { Position::new(stretch.start.part, start) };
         self.rows.park(first);
         let (mut range, mut held) = (ParsedRange { start, ..ParsedRange::default() }, HeldContent::default());
         range.rows = PooledVec::of(&self.buffers.rows);
@@ -101,9 +107,13 @@ impl RangeParser {
         let mut base = None;
         loop {
             let read = self.rows.read_within(stretch.to)?;
-            let position = self.rows.position();
-            let line = if let RangeRow::Row(before) = read { before.row } else { position.row };
+            let (end, end_line) = self.rows.range_position();
+            let (offset, line) = if let RangeRow::Row(before) = read { before } else { (end, end_line) };
             let first_line = *base.get_or_insert(if start == 0 { 1 } else { line });
+            // Another process may have a Parquet file with other row groups.
+            if range.rows.len() > MOST_ROWS || (is_exact && offset != start + range.rows.len() as u64) {
+                return Ok(ParsedRange::default());
+            }
             match read {
                 RangeRow::Row(before) if range.rows.len() < most => {
                     let Some(row) = self.parse_row(start, first_line, before, &mut held) else {
@@ -113,7 +123,7 @@ impl RangeParser {
                 }
                 read => {
                     range.ends_file = read == RangeRow::FileEnd;
-                    (range.end, range.lines) = (position.offset, position.row - first_line);
+                    (range.end, range.lines) = (end, end_line - first_line);
                     (range.held, range.is_parsed) = (Some(held), true);
                     return Ok(range);
                 }
@@ -121,12 +131,13 @@ impl RangeParser {
         }
     }
 
-    /// Parses the current row, which begins at `before`; `None` if its place has too many digits.
+    /// Parses the current row, which begins at this offset and line; `None` if it is too far from
+    /// the first one.
     fn parse_row(
         &self,
         start: u64,
         line: u64,
-        before: Position,
+        (offset, row_line): (u64, u64),
         held: &mut HeldContent,
     ) -> Option<ParsedRow> {
         let (rules, row) = (&self.rules, &self.rows.row);
@@ -134,8 +145,8 @@ impl RangeParser {
             clock: 0,
             event: 0,
             key: 0,
-            start: u32::try_from(before.offset.checked_sub(start)?).ok()?,
-            line: u32::try_from(before.row.checked_sub(line)?).ok()?,
+            start: u32::try_from(offset.checked_sub(start)?).ok()?,
+            line: u32::try_from(row_line.checked_sub(line)?).ok()?,
             fate: ParsedFate::NoClock(UnusableRow { slot: None, defect: Defect::Missing }),
         };
         match rules.clock(row, &mut held.survey) {

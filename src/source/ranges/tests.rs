@@ -10,8 +10,11 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::control::Control;
+use crate::format::unpack::Packing;
 use crate::pipeline::Pipeline;
-use crate::source::{EpochMark, ResumePoint, RowCounters, SourceEvent, SourceReader, range_parsers};
+use crate::source::{
+    EpochMark, ResumePoint, RowCounters, SourceEvent, SourceReader, range_parsers, range_plan,
+};
 
 /// Parses each range in its turn, in this process or as another one.
 struct InTurn {
@@ -37,7 +40,7 @@ impl RangeSupply for InTurn {
         if !self.elsewhere || self.parsed.is_multiple_of(5) {
             return Some(self.parser.parse(stretch));
         }
-        let length = self.plan.lengths[stretch.part as usize].unwrap_or(0);
+        let length = self.plan.least_length(&stretch);
         let (held, sent) = self.parser.parse_to_hold(stretch, length);
         if let Some(held) = held {
             // The receiver is there as long as the reader.
@@ -45,6 +48,8 @@ impl RangeSupply for InTurn {
         }
         ParsedRange::decode(&sent, 1)
     }
+
+    fn want(&mut self, _range: usize) {}
 
     fn is_ready(&self, _range: usize) -> bool {
         false
@@ -149,21 +154,25 @@ impl Case {
         Outcome::of(reader, &channel().1)
     }
 
-    fn in_ranges(&self, stretch: u64, elsewhere: bool, resume: ResumePoint, committed: u64) -> Outcome {
-        let mut reader = SourceReader::resume(&self.pipeline, resume, committed).unwrap();
+    fn in_ranges(
+        &self,
+        stretch: (u64, u64),
+        elsewhere: bool,
+        resume: ResumePoint,
+        committed: u64,
+    ) -> Outcome {
+        let reader = SourceReader::resume(&self.pipeline, resume, committed).unwrap();
         let read = (&self.pipeline, &self.pipeline.sources[0]);
-        let (mut parsers, plan) = range_parsers(read, &Control::new(), 1).unwrap();
-        let parser = parsers.remove(0);
-        let plan = RangePlan::new(plan.lengths, stretch);
+        let parser = range_parsers(read, &Control::new(), 1).unwrap().remove(0);
+        let plan = RangePlan::new(range_plan(read.0, read.1).files, stretch);
         let (kept, taken) = channel();
         let supply = InTurn { parser, plan: plan.clone(), elsewhere, has_waited: false, parsed: 0, kept };
-        reader.ranges = Some(RangeCursor::new(plan, Box::new(supply), 0));
-        Outcome::of(reader, &taken)
+        Outcome::of(reader.in_ranges(plan, Box::new(supply), 0), &taken)
     }
 
     /// Checks that reading in ranges gives the same as one reader. Returns the number of rows, and
     /// of those that another process held.
-    fn check(&self, stretch: u64) -> (u64, usize) {
+    fn check(&self, stretch: (u64, u64)) -> (u64, usize) {
         let one = self.one_reader(ResumePoint::START, 0);
         let mut held = 0;
         for elsewhere in [false, true] {
@@ -204,6 +213,36 @@ fn check_equal(one: &Outcome, found: &Outcome) {
         let is_comparable = found.elsewhere == 0 && one.counters.leaping_clock == 0;
         assert!(!is_comparable || one.survey == found.survey, "the surveys differ");
     }
+}
+
+/// A Parquet file with the fields of CSV rows as texts, in row groups of these numbers of rows.
+#[cfg(feature = "parquet")]
+fn parquet(text: &[u8], groups: &[usize]) -> Vec<u8> {
+    use parquet::data_type::{ByteArray, ByteArrayType};
+    use parquet::file::writer::SerializedFileWriter;
+    let mut rows = csv::ReaderBuilder::new().flexible(true).from_reader(text);
+    let names = rows.headers().unwrap().clone();
+    let fields: String = names.iter().map(|name| format!("OPTIONAL BYTE_ARRAY {name} (UTF8);")).collect();
+    let schema = parquet::schema::parser::parse_message_type(&format!("message rows {{ {fields} }}"));
+    let rows: Vec<_> = rows.records().map(Result::unwrap).collect();
+    let mut writer =
+        SerializedFileWriter::new(Vec::new(), schema.unwrap().into(), Default::default()).unwrap();
+    let mut left = &rows[..];
+    for &rows in groups.iter().chain([&usize::MAX]) {
+        let (own, rest) = left.split_at(rows.min(left.len()));
+        left = rest;
+        let mut group = writer.next_row_group().unwrap();
+        for at in 0..names.len() {
+            let texts: Vec<_> = own.iter().map(|row| row.get(at).filter(|text| !text.is_empty())).collect();
+            let levels: Vec<i16> = texts.iter().map(|text| i16::from(text.is_some())).collect();
+            let texts: Vec<ByteArray> = texts.into_iter().flatten().map(ByteArray::from).collect();
+            let mut column = group.next_column().unwrap().unwrap();
+            column.typed::<ByteArrayType>().write_batch(&texts, Some(&levels), None).unwrap();
+            column.close().unwrap();
+        }
+        group.close().unwrap();
+    }
+    writer.into_inner().unwrap()
 }
 
 /// The text of a CSV file: rows of an event, the delay of its arrival, and what is special.
@@ -274,6 +313,7 @@ proptest! {
         cut in 0..60usize,
         crlf: bool,
         setting in 0..6usize,
+        groups in prop::collection::vec(0..20usize, 0..4),
     ) {
         let mut event = 0;
         let rows: Vec<_> = [(0, 0, 0)].iter().chain(&rows).map(|&(step, delay, kind)| {
@@ -282,10 +322,20 @@ proptest! {
         }).collect();
         let (first, last) = rows.split_at(cut.min(rows.len()));
         let line_end = if crlf { "\r\n" } else { "\n" };
-        let files = [("a.csv", csv(first, line_end)), ("b.csv", csv(last, line_end))];
-        Case::new(&files, &settings()[setting]).check(stretch);
+        let (setting, stretch) = (&settings()[setting], (stretch, 1 + stretch % 23));
+        let files = [csv(first, line_end), csv(last, line_end)];
+        let packed = files.each_ref().map(|text| Packing::Gzip.pack(&[text]));
+        #[cfg(feature = "parquet")]
+        {
+            let [a, b] = files.each_ref().map(|text| parquet(text, &groups));
+            Case::new(&[("a.parquet", a), ("b.parquet", b)], setting).check(stretch);
+        }
+        let [a, b] = files;
+        Case::new(&[("a.csv", a), ("b.csv", b)], setting).check(stretch);
+        let [a, b] = packed;
+        Case::new(&[("a.csv.gz", a), ("b.csv.gz", b)], setting).check(stretch);
         let files = [("a.ndjson", ndjson(first)), ("b.ndjson", ndjson(last))];
-        Case::new(&files, &settings()[setting]).check(stretch);
+        Case::new(&files, setting).check(stretch);
     }
 }
 
@@ -295,6 +345,22 @@ fn guesses_about_quotes_are_mostly_right() {
     let rows: Vec<_> = (0..400).map(|row| (row, 1, if row % 3 == 0 { 2 } else { 1 })).collect();
     let case =
         Case::new(&[("a.csv", csv(&rows, "\n"))], &settings()[3].replace("horizon = 12", "horizon = 100"));
-    let (rows, held) = case.check(600);
+    let (rows, held) = case.check((600, 1));
     assert!(rows == 400 && held > 200, "{held} of {rows} rows were parsed ahead");
+}
+
+/// Nothing is guessed in them.
+#[test]
+fn rows_of_parquet_and_packed_files_are_parsed_ahead() {
+    let rows: Vec<_> = (0..400).map(|row| (row, 1, 0)).collect();
+    let setting = settings()[3].replace("horizon = 12", "horizon = 200");
+    let half = |which: usize| Packing::Gzip.pack(&[&csv(&rows[200 * which..][..200], "\n")]);
+    let mut cases = vec![Case::new(&[("a.csv.gz", half(0)), ("b.csv.gz", half(1))], &setting)];
+    #[cfg(feature = "parquet")]
+    cases.push(Case::new(&[("a.parquet", parquet(&csv(&rows, "\n"), &[130, 0, 25]))], &setting));
+    for case in cases {
+        let (rows, held) = case.check((100, 7));
+        // Every fifth range is parsed here.
+        assert!(rows == 400 && held >= 200, "{held} of {rows} rows were parsed ahead");
+    }
 }

@@ -136,8 +136,15 @@ pub(crate) fn run(pipeline: &Path, state: &Path, workers: usize) -> Command {
 
 /// Free ports for two processes, in the form of `--hosts`.
 pub(crate) fn free_hosts() -> String {
-    let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    ports.each_ref().map(|port| port.local_addr().expect("a bound port").to_string()).join(",")
+    free_hosts_of(2)
+}
+
+/// The same for this number of processes.
+pub(crate) fn free_hosts_of(processes: usize) -> String {
+    let port = |_| TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let ports: Vec<_> = (0..processes).map(port).collect();
+    let address = |port: &TcpListener| port.local_addr().expect("a bound port").to_string();
+    ports.iter().map(address).collect::<Vec<_>>().join(",")
 }
 
 /// `hushflow run` as a cluster of two processes on free ports.

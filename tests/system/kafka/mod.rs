@@ -16,7 +16,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::harness::{
-    Lab, Random, Stream, await_until, expected_sums, finish, releases, run, stop, sums, tail, wait,
+    Lab, Random, Stream, await_until, expected_sums, finish, releases, run, run_as_two, stop, sums, tail,
+    wait,
 };
 use crate::stream_sinks as sinks;
 use cluster::KafkaCluster;
@@ -154,6 +155,34 @@ fn all_partitions_are_read_once_when_brokers_and_runs_end() {
     assert!((0..).zip(&offsets).all(near), "{offsets:?}");
 }
 
+#[test]
+fn two_processes_that_are_killed_read_all_partitions_once() {
+    let case = KafkaStream::new();
+    let pipeline = case.pipeline("parts", "group = 'lag'");
+    let start = || run_as_two(&pipeline, &case.state(), 1).map(|mut run| run.spawn().expect("it starts"));
+    let mut processes = start();
+    for (round, first) in (0..case.rows.len()).step_by(2000).enumerate() {
+        let seen = releases(&case.state());
+        case.spread("parts", first, 2000);
+        await_until("the cluster publishes", || releases(&case.state()).len() > seen.len() + 5);
+        processes[1 - round % 2].kill().expect("a child can be killed");
+        processes.into_iter().for_each(|process| drop(wait(process)));
+        assert!(
+            releases(&case.state()).starts_with(&seen),
+            "an epoch that had been published is another now"
+        );
+        processes = start();
+    }
+    // A row that closes all epochs.
+    let last = case.rows[0].splitn(3, ',').nth(2).expect("a key");
+    let last = format!("2020-01-01T02:00:00Z,2020-01-01T02:00:00Z,{last}");
+    (0..3).for_each(|partition| {
+        case.cluster.publish(("parts", partition), [Some(last.as_bytes())].into_iter())
+    });
+    processes.into_iter().for_each(|process| drop(wait(process).succeeded()));
+    assert!(sums(&case.state()) == case.expected, "the sums are not those of a file");
+}
+
 /// Runs that read all partitions of an independent server, and write to several, are killed.
 #[test]
 fn an_independent_server_is_read_and_written() {
@@ -194,7 +223,9 @@ fn new_partitions_are_found_by_a_running_pipeline() {
     let front = (!is_independent).then(|| Front::showing(case.cluster.address(), 1));
     let address = front.as_ref().map_or_else(|| case.cluster.address(), Front::address);
     let pipeline = case.pipeline_at(&address, "parts", "partition_idle = '1h'");
-    let live = case.start(&pipeline);
+    // The second process reads a partition that is found.
+    let [live, other] =
+        run_as_two(&pipeline, &case.state(), 1).map(|mut run| run.spawn().expect("it starts"));
     // Rows of the first epochs are in the only partition.
     case.publish(("parts", 0), 0, 1000);
     await_until("the run goes on", || releases(&case.state()).len() >= 3);
@@ -207,6 +238,7 @@ fn new_partitions_are_found_by_a_running_pipeline() {
     await_until("the run goes on", || releases(&case.state()).len() >= 15);
     stop(&live);
     wait(live).succeeded();
+    wait(other).succeeded();
     let live = case.start(&pipeline);
     case.spread("parts", 3000, case.rows.len());
     await_until("all epochs but the last are published", || releases(&case.state()).len() >= 38);

@@ -133,7 +133,8 @@ pub(super) const FACTORS: [(Factor, &[&str]); 28] = [
     (F::Values, &["plain", "odd", "huge"]),
     (F::Pair, &["extreme", "random"]),
     (F::Horizon, &["4", "7", "12"]),
-    (F::Rows, &["few", "many"]),
+    // Only a test of its own tries the last level: files that several readers parse in ranges.
+    (F::Rows, &["few", "many", "ranges"]),
     (F::Missing, &["skip", "by column"]),
     (F::Bounds, &["columns", "keys"]),
     // Upper limit of the number of sent records of an entity in an epoch, if that number is
@@ -377,7 +378,10 @@ impl Case {
         if self.is(F::Source, &STORES) {
             self.set(F::Format, "csv");
         }
-        if self.is(F::Rows, &["many"]) {
+        if self.is(F::Rows, &["ranges"]) && !self.is(F::Source, &["two files"]) {
+            self.set(F::Source, "file");
+        }
+        if self.is(F::Rows, &["many", "ranges"]) {
             self.set(F::Horizon, "4");
         } else if self.is(F::Jump, &["back"]) {
             // They would be most rows, and no run would begin.

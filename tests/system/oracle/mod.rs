@@ -305,6 +305,27 @@ fn closed_leaks_stay_closed() {
     NEIGHBOURS.tried(&[cases_of(&blanked_row), cases_of(&counted_batches)].concat()).expect_no_leaks();
 }
 
+/// Rows of files that the workers of all processes parse ahead, with restarts in their middle.
+#[test]
+fn neighbours_in_ranges_are_as_far_apart_as_the_ledger_says() {
+    let cases = [
+        &[(Factor::Clock, "arrival"), (Factor::Restart, "grown")][..],
+        &[(Factor::Neighbours, "zero-out"), (Factor::Method, "cs"), (Factor::Watch, "log debug")],
+        &[(Factor::Pair, "random"), (Factor::Clock, "late folded"), (Factor::Source, "two files")],
+        &[(Factor::Unit, "entity"), (Factor::Limits, "2/3/1"), (Factor::Restart, "torn")],
+    ];
+    let cases = cases.into_iter().zip(0..).map(|(levels, seed)| {
+        let workers = ["two processes", "2"][usize::from(seed % 3 == 1)];
+        let format = if levels.len() == 2 { "csv" } else { "ndjson" };
+        let more = [(Factor::Rows, "ranges"), (Factor::Workers, workers), (Factor::Format, format)];
+        Case::of(&[levels, &more].concat(), seed)
+    });
+    let findings = NEIGHBOURS.tried(&cases.collect::<Vec<_>>());
+    findings.expect_no_leaks();
+    let share = findings.shares.values().copied().fold(0.0, f64::max);
+    assert!(findings.tried == 4 && share >= 0.9, "{share} of what is charged");
+}
+
 /// Keys that nobody listed: none is shown in streams of few rows, whichever keys they have, and all
 /// others in streams of many. A key that one world alone has changes nothing else.
 #[test]

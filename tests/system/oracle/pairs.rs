@@ -26,6 +26,10 @@ pub(super) struct Pair {
     pub(super) cut: usize,
 }
 
+/// A row that other readers parse ahead, as they do those behind it: they are not among the first
+/// rows, and fill several ranges.
+const PARSED_AHEAD: usize = 9500;
+
 /// The protected entity.
 const PROTECTED: &str = "e0";
 
@@ -33,9 +37,12 @@ pub(super) fn pair(case: &Case) -> Pair {
     let mut maker = Maker::new(case);
     let mut stream = maker.stream();
     maker.add_competing_records(&mut stream);
-    let many = case.is(F::Rows, &["many"]);
-    let first = if many { 4150 } else { stream.len() / 2 };
-    let cut = first + maker.random.below(if many { 100 } else { stream.len() as u64 / 2 }) as usize;
+    let (first, more) = match &case[F::Rows] {
+        "ranges" => (PARSED_AHEAD, 2000),
+        "many" => (4150, 100),
+        _ => (stream.len() / 2, stream.len() / 2),
+    };
+    let cut = first + maker.random.below(more as u64) as usize;
     let mut worlds = [stream.clone(), stream];
     let differing = maker.differing(&worlds[0]);
     for index in differing {
@@ -76,9 +83,10 @@ impl Maker<'_> {
     fn differing(&mut self, rows: &[StreamRow]) -> Vec<usize> {
         let (claim, _) = self.case.claim();
         let number = rows.len() as u64;
+        let first = if self.case.is(F::Rows, &["ranges"]) { PARSED_AHEAD } else { 0 };
         match (claim.entities, self.is_extreme()) {
-            (false, true) => vec![0],
-            (false, false) => vec![self.random.below(number) as usize],
+            (false, true) => vec![first],
+            (false, false) => vec![first + self.random.below(number - first as u64) as usize],
             (true, true) => self.pattern(rows),
             (true, false) => {
                 let mut indices: Vec<_> =

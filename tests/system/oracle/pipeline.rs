@@ -29,7 +29,11 @@ pub(super) const KEYS: [&str; 3] = ["k0", "k1", "k2"];
 impl Case {
     /// Rows of an epoch by count.
     pub(super) fn rows_per_epoch(&self) -> usize {
-        if self.is(F::Rows, &["many"]) { 1200 } else { 3 }
+        match &self[F::Rows] {
+            "ranges" => 3000,
+            "many" => 1200,
+            _ => 3,
+        }
     }
 
     /// Names of the files of the case, by source.

@@ -4,6 +4,7 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use crossbeam::channel::{Receiver, Sender, TryRecvError, unbounded};
+use hushflow_operators::Records;
 use serde::{Deserialize, Serialize};
 use timely::dataflow::operators::Exchange;
 use timely::dataflow::operators::generic::OutputBuilder;
@@ -11,18 +12,29 @@ use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::vec::Map;
 use timely::worker::Worker;
 
-use super::super::feed::SourceWaker;
-use crate::source::{AssignedRows, FileStretch, Words};
+use crate::runtime::feed::SourceWaker;
+use crate::runtime::threads::ReaderEvent;
+use crate::source::{AssignedRows, EpochMark, FileStretch, ResumePoint, Words};
+
+pub(super) const MISMATCH: &str =
+    "the processes of the cluster disagree about the rows of a source: a fault of hushflow";
 
 /// A message from one process to another.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) enum RangeMessage {
+pub(super) enum ReaderMessage {
     /// The first process asks for a range.
     Parse(RangeRequest),
     /// Another process has parsed it: its number, the range, and the rows.
     Parsed(usize, usize, Words),
     /// The epochs of rows that a process holds.
     Assigned(AssignedRows),
+    /// The first process asks to read a partition.
+    Read(PartitionRequest),
+    /// What the reader of a partition has come to.
+    Event(PartitionEvent),
+    /// The first process has taken the oldest event of this reader that it had not taken. Records
+    /// of epochs up to this one are late.
+    Taken(usize, u64),
     /// All epochs up to this one are closed.
     Closed(u64),
     /// End of the input.
@@ -38,10 +50,43 @@ pub(super) struct RangeRequest {
     pub(super) length: u64,
 }
 
+/// A partition to read.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(super) struct PartitionRequest {
+    /// The number of its reader among all of the run.
+    pub(super) reader: usize,
+    pub(super) source: usize,
+    pub(super) partition: u32,
+    /// Number of partitions of the source that were found.
+    pub(super) found: u32,
+    pub(super) resume: ResumePoint,
+    /// Epochs up to this one are closed.
+    pub(super) closed: u64,
+}
+
+/// What the reader of a partition has come to. Its length follows from the number of rows alone.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct PartitionEvent {
+    pub(super) reader: usize,
+    /// With the [padded](crate::source::RowSurvey::padded) survey.
+    pub(super) event: ReaderEvent<SentEvent, Vec<u8>>,
+}
+
+/// An event of a reader, without values.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) enum SentEvent {
+    /// Keys, epochs and entities of records; behind them, as many of epoch 0 as rows hold none.
+    Records(Records),
+    Mark(EpochMark),
+    End,
+    /// Why it can't be read further.
+    Fault(String),
+}
+
 /// Sends messages to other processes. The dataflow of a process ends when this is dropped.
 pub(super) struct Post {
     // Dropped in this order, so the last wake finds the channel closed.
-    messages: Sender<(u64, RangeMessage)>,
+    messages: Sender<(u64, ReaderMessage)>,
     waker: SourceWaker,
     /// Workers of a process.
     workers: u64,
@@ -49,24 +94,51 @@ pub(super) struct Post {
 
 impl Post {
     /// Sends a message to a process.
-    pub(super) fn send(&self, process: usize, message: RangeMessage) {
+    pub(super) fn send(&self, process: usize, message: ReaderMessage) {
         // The receiver is gone if the run has ended.
         let _ = self.messages.send((process as u64 * self.workers, message));
         self.waker.wake();
     }
 }
 
+/// The other processes, as the first one informs them.
+pub(in crate::runtime) struct OtherReaders {
+    post: Arc<Post>,
+    processes: usize,
+}
+
+impl OtherReaders {
+    pub(super) fn new(post: Arc<Post>, processes: usize) -> Self {
+        OtherReaders { post, processes }
+    }
+
+    /// Sends the epochs of rows to the process that holds them.
+    pub(in crate::runtime) fn assign(&self, rows: AssignedRows) {
+        self.post.send(rows.holder, ReaderMessage::Assigned(rows));
+    }
+
+    /// Informs all that the epochs up to this one are closed.
+    pub(in crate::runtime) fn close(&self, epoch: u64) {
+        (1..self.processes).for_each(|process| self.post.send(process, ReaderMessage::Closed(epoch)));
+    }
+
+    /// Informs all that the input has ended.
+    pub(in crate::runtime) fn end(&self) {
+        (1..self.processes).for_each(|process| self.post.send(process, ReaderMessage::End));
+    }
+}
+
 /// What a process sends by, and what it receives.
 pub(super) struct PostBox {
     pub(super) post: Arc<Post>,
-    pub(super) received: Receiver<RangeMessage>,
+    pub(super) received: Receiver<ReaderMessage>,
 }
 
 /// The ends of the same channels in the dataflow, on the first worker of a process.
 pub(in crate::runtime) struct PostRoute {
-    messages: Receiver<(u64, RangeMessage)>,
+    messages: Receiver<(u64, ReaderMessage)>,
     activator: Arc<OnceLock<timely::scheduling::SyncActivator>>,
-    received: Sender<RangeMessage>,
+    received: Sender<ReaderMessage>,
     workers: usize,
 }
 
@@ -90,7 +162,7 @@ impl PostRoute {
         worker.dataflow::<u64, _, _>(|scope| {
             let mut builder = OperatorBuilder::new("Post".to_owned(), scope);
             let address = builder.operator_info().address;
-            let (output, sent) = builder.new_output::<Vec<(u64, RangeMessage)>>();
+            let (output, sent) = builder.new_output::<Vec<(u64, ReaderMessage)>>();
             let mut output = OutputBuilder::from(output);
             if is_first {
                 let _ = self.activator.set(scope.worker().sync_activator_for(address.to_vec()));

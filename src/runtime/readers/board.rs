@@ -74,15 +74,20 @@ impl RangeBoard {
 }
 
 impl RangeSupply for BoardSupply {
-    fn take(&mut self, range: usize) -> Option<ParsedRange> {
-        let RangeBoard(shared) = &self.0;
+    fn want(&mut self, range: usize) {
         let mut progress = self.0.lock();
         if progress.wanted != Some(range) {
             progress.wanted = Some(range);
             progress.next = progress.next.max(range);
             progress.ranges = progress.ranges.split_off(&range);
-            shared.1.notify_all();
+            self.0.0.1.notify_all();
         }
+    }
+
+    fn take(&mut self, range: usize) -> Option<ParsedRange> {
+        self.want(range);
+        let RangeBoard(shared) = &self.0;
+        let mut progress = self.0.lock();
         let is_waiting = |progress: &mut RangeProgress| match progress.ranges.get(&range) {
             Some(parsed) => parsed.is_none(),
             None => progress.next <= range,

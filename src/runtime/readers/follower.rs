@@ -1,0 +1,62 @@
+//! What another process does for the first one, message by message.
+
+use std::sync::Arc;
+
+use crossbeam::channel::Receiver;
+use hushflow_operators::Fault;
+
+use super::partitions::PartitionFollower;
+use super::post::{MISMATCH, Post, ReaderMessage};
+use super::ranges::RangeFollower;
+use super::spawn;
+use crate::runtime::feed::RecordDistributor;
+
+/// Does what the first process asks of another one.
+pub(super) struct Follower {
+    pub(super) dealer: RecordDistributor,
+    pub(super) ranges: RangeFollower,
+    pub(super) partitions: PartitionFollower,
+    /// Keeps the dataflow of messages until the end of the input.
+    pub(super) post: Arc<Post>,
+}
+
+impl Follower {
+    /// Begins, on a thread of its own.
+    pub(super) fn start(self, received: Receiver<ReaderMessage>, fault: &Fault) {
+        let raised = fault.clone();
+        spawn("source", fault, move || {
+            if !self.follow(received) {
+                raised.raise(MISMATCH);
+            }
+        });
+    }
+
+    /// Returns whether the messages fit what was read.
+    fn follow(self, received: Receiver<ReaderMessage>) -> bool {
+        let Follower { mut dealer, ranges, mut partitions, post: _post } = self;
+        for message in received {
+            let goes_on = match message {
+                ReaderMessage::Parse(request) => ranges.parse(request),
+                ReaderMessage::Read(request) => partitions.read(request),
+                ReaderMessage::Assigned(rows) => match ranges.take(&rows) {
+                    None => return false,
+                    Some(records) => records.is_empty() || dealer.send_records(records),
+                },
+                ReaderMessage::Taken(reader, closed) => match partitions.take(reader, closed) {
+                    None => return false,
+                    Some(records) => records.is_empty() || dealer.send_records(records),
+                },
+                ReaderMessage::Closed(epoch) => dealer.close_through(epoch),
+                ReaderMessage::End => {
+                    dealer.finish();
+                    return true;
+                }
+                ReaderMessage::Parsed(..) | ReaderMessage::Event(_) => return false,
+            };
+            if !goes_on {
+                return true;
+            }
+        }
+        true
+    }
+}

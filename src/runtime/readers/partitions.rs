@@ -1,0 +1,324 @@
+//! Partitions of live sources that other processes read.
+//!
+//! ```text
+//! first process    merge ─ which partition ─→ reader, clock ─ epochs and keys of records, marks ─→ merge
+//!                    └──── last closed epoch ─→ late records ─ values ─→ workers of that process
+//! ```
+//!
+//! A reader of another process runs as a [reader](super::super::threads) of the first one: its
+//! events go to the [merge](super::super::merge) in their order, without values. The process keeps
+//! the values of at most [`WAITING_EVENTS`] events, until the merge has taken them. So a partition
+//! whose clock is far ahead is paused there too.
+//!
+//! The position to resume from comes with the marks, and is committed by the first process. What a
+//! lost process had read and not delivered is read again by the next run.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crossbeam::channel::{Receiver, Sender, bounded};
+use hushflow_operators::{Entity, Fault, Records};
+
+use super::post::{
+    MISMATCH, PartitionEvent, PartitionRequest, Post, PostBox, ReaderMessage, SentEvent, WeakPost,
+};
+use super::spawn;
+use crate::connect::Partitions;
+use crate::control::Control;
+use crate::pipeline::Pipeline;
+use crate::runtime::ingest::{open_reader, partitions_of};
+use crate::runtime::late::LateRule;
+use crate::runtime::threads::{ReaderEvent, ReaderThread, WAITING_EVENTS};
+use crate::source::{RecordBatch, RowCounters, RowSurvey, SourceError, SourceEvent, SourceReader};
+
+/// The processes of a cluster that read partitions, as the first one asks them.
+pub(in crate::runtime) struct PartitionReaders {
+    post: Arc<Post>,
+    processes: usize,
+    /// Where the events of each reader go.
+    events: Arc<Mutex<HashMap<usize, Sender<ReaderEvent>>>>,
+}
+
+/// A partition to read: its source, its number, and the partitions of the source found so far.
+#[derive(Clone, Copy)]
+pub(in crate::runtime) struct PartitionName {
+    pub(in crate::runtime) source: usize,
+    pub(in crate::runtime) partition: u32,
+    pub(in crate::runtime) found: u32,
+}
+
+impl PartitionReaders {
+    /// Begins to receive events, on a thread of its own.
+    pub(super) fn start(post: PostBox, processes: usize, fault: &Fault) -> Self {
+        let PostBox { post, received: messages } = post;
+        let events = Arc::<Mutex<HashMap<usize, Sender<ReaderEvent>>>>::default();
+        let (readers, raised) = (Arc::clone(&events), fault.clone());
+        spawn("partitions", fault, move || {
+            for message in messages {
+                let ReaderMessage::Event(PartitionEvent { reader, event }) = message else { continue };
+                match locked(&readers).get(&reader) {
+                    // The receiver is gone if the run has ended.
+                    Some(sender) => drop(sender.send(received(event))),
+                    None => return raised.raise(MISMATCH),
+                }
+            }
+        });
+        PartitionReaders { post, processes, events }
+    }
+
+    /// Hands the reader with this number to the process whose turn it is; `None` if that is this
+    /// one.
+    pub(in crate::runtime) fn begin(
+        &self,
+        number: usize,
+        PartitionName { source, partition, found }: PartitionName,
+        reader: &mut SourceReader,
+        closed: u64,
+    ) -> Option<ReaderThread> {
+        let process = number % self.processes;
+        if process == 0 {
+            return None;
+        }
+        let (sender, events) = bounded(WAITING_EVENTS);
+        locked(&self.events).insert(number, sender);
+        let resume = reader.resume_point();
+        let request = PartitionRequest { reader: number, source, partition, found, resume, closed };
+        self.post.send(process, ReaderMessage::Read(request));
+        let elsewhere = RemoteReader { number, process, post: Arc::clone(&self.post) };
+        Some(ReaderThread::receiving(events, Some(elsewhere)))
+    }
+}
+
+/// A reader in another process.
+pub(in crate::runtime) struct RemoteReader {
+    number: usize,
+    process: usize,
+    post: Arc<Post>,
+}
+
+impl RemoteReader {
+    /// Informs it that its oldest event is taken, when the epochs up to this one are closed.
+    pub(in crate::runtime) fn taken(&self, closed: u64) {
+        self.post.send(self.process, ReaderMessage::Taken(self.number, closed));
+    }
+}
+
+/// Splits an event, which comes after this number of rows since the one before it, into records
+/// that stay here and what is sent.
+fn split(
+    event: ReaderEvent,
+    rows: u64,
+    (process, has_entities): (usize, bool),
+) -> (Records, ReaderEvent<SentEvent, Vec<u8>>) {
+    let mut kept = Records::default();
+    let sent = |event| match event {
+        Ok(SourceEvent::Batch(RecordBatch { records, .. })) => {
+            let rows = usize::try_from(rows).unwrap_or(0).max(records.len());
+            let (mut keys, mut epochs) = (records.keys.clone(), records.epochs.clone());
+            let mut entities = records.entities.clone();
+            keys.resize(rows, 0);
+            epochs.resize(rows, 0);
+            entities.resize(if has_entities { rows } else { 0 }, Entity(0));
+            kept = records;
+            SentEvent::Records(Records { keys, epochs, entities, ..Records::default() })
+        }
+        Ok(SourceEvent::Mark(mark)) => SentEvent::Mark(mark),
+        Ok(SourceEvent::End) => SentEvent::End,
+        Err(fault) => SentEvent::Fault(format!("process {process}: {fault}")),
+    };
+    let event = event.map(sent, |survey: Box<RowSurvey>| survey.padded());
+    (kept, event)
+}
+
+/// Returns an event as its reader returned it, without values.
+fn received(event: ReaderEvent<SentEvent, Vec<u8>>) -> ReaderEvent {
+    let received = |event| match event {
+        SentEvent::Records(mut records) => {
+            let number = records.epochs.partition_point(|&epoch| epoch > 0);
+            records.keys.truncate(number);
+            records.epochs.truncate(number);
+            records.entities.truncate(number);
+            Ok(SourceEvent::Batch(RecordBatch { records, ..RecordBatch::default() }))
+        }
+        SentEvent::Mark(mark) => Ok(SourceEvent::Mark(mark)),
+        SentEvent::End => Ok(SourceEvent::End),
+        SentEvent::Fault(fault) => Err(SourceError::Elsewhere(fault)),
+    };
+    event.map(received, |survey| Box::new(RowSurvey::of_padded(&survey).unwrap_or_default()))
+}
+
+/// Records of the events of a reader that the first process has not taken, the oldest first.
+type HeldRecords = Arc<Mutex<VecDeque<Records>>>;
+
+/// The open partitions of a source, once any of them is read.
+type OpenPartitions = Arc<OnceLock<Option<Arc<dyn Partitions>>>>;
+
+/// Reads partitions for the first process, each on a thread of its own.
+pub(super) struct PartitionFollower {
+    process: usize,
+    post: WeakPost,
+    pipeline: Arc<Pipeline>,
+    control: Control,
+    fault: Fault,
+    late: LateRule,
+    /// By source.
+    partitions: Vec<OpenPartitions>,
+    /// By the number of the reader: its records, and its turns to read another event.
+    readers: HashMap<usize, (HeldRecords, Sender<()>)>,
+}
+
+impl PartitionFollower {
+    pub(super) fn new(
+        process: usize,
+        post: &Arc<Post>,
+        pipeline: &Pipeline,
+        control: &Control,
+        fault: &Fault,
+    ) -> Self {
+        PartitionFollower {
+            process,
+            post: Arc::downgrade(post),
+            pipeline: Arc::new(pipeline.clone()),
+            control: control.of_follower(),
+            fault: fault.clone(),
+            late: LateRule::new(pipeline),
+            partitions: pipeline.sources.iter().map(|_| OpenPartitions::default()).collect(),
+            readers: HashMap::new(),
+        }
+    }
+
+    /// Begins to read a partition.
+    pub(super) fn read(&mut self, request: PartitionRequest) -> bool {
+        let Some(partitions) = self.partitions.get(request.source).cloned() else { return false };
+        let (turn, turns) = bounded(WAITING_EVENTS);
+        (0..WAITING_EVENTS).for_each(|_| {
+            let _ = turn.try_send(());
+        });
+        let held = HeldRecords::default();
+        self.readers.insert(request.reader, (Arc::clone(&held), turn));
+        let (process, post, rows) = (self.process, self.post.clone(), 0);
+        let mut thread = PartitionThread { request, process, post, turns, held, partitions, rows };
+        let (pipeline, control) = (Arc::clone(&self.pipeline), self.control.clone());
+        spawn("partition", &self.fault, move || thread.read(&pipeline, &control));
+        true
+    }
+
+    /// Takes the records of the oldest event of a reader, of which those up to `closed` are late;
+    /// `None` if it has none.
+    pub(super) fn take(&mut self, reader: usize, closed: u64) -> Option<Records> {
+        let (held, turn) = self.readers.get(&reader)?;
+        let mut records = locked(held).pop_front()?;
+        let _ = turn.try_send(());
+        self.late.apply(&mut records, &mut Vec::new(), closed, &mut RowCounters::default());
+        Some(records)
+    }
+}
+
+/// What the thread of a partition needs.
+struct PartitionThread {
+    request: PartitionRequest,
+    process: usize,
+    post: WeakPost,
+    turns: Receiver<()>,
+    held: HeldRecords,
+    partitions: OpenPartitions,
+    /// Rows up to the last event.
+    rows: u64,
+}
+
+impl PartitionThread {
+    /// Sends events until the partition ends or fails, or the run is over.
+    fn read(&mut self, pipeline: &Pipeline, control: &Control) {
+        let PartitionRequest { source, partition, found, resume, closed, .. } = self.request;
+        let (read, has_entities) = ((pipeline, source), pipeline.entity.is_some());
+        let partitions = self.partitions.get_or_init(|| partitions_of(read, control, found)).clone();
+        let mut opened = open_reader(read, control, partitions.as_deref(), (partition, resume), closed);
+        while self.turns.recv().is_ok() {
+            let mut event = match opened {
+                Ok(ref mut reader) => ReaderEvent::next(reader),
+                Err(fault) => {
+                    self.send(ReaderEvent::failed(fault), has_entities);
+                    return;
+                }
+            };
+            event.partitions = partitions.as_ref().map_or(0, |partitions| partitions.number());
+            let is_last = event.is_last();
+            if !self.send(event, has_entities) || is_last {
+                return;
+            }
+        }
+    }
+
+    /// Keeps the records of an event and sends the rest. Returns whether the run goes on.
+    fn send(&mut self, event: ReaderEvent, has_entities: bool) -> bool {
+        let rows = event.counters.rows;
+        let since = rows - std::mem::replace(&mut self.rows, rows);
+        let (kept, event) = split(event, since, (self.process, has_entities));
+        locked(&self.held).push_back(kept);
+        let Some(post) = self.post.upgrade() else { return false };
+        post.send(0, ReaderMessage::Event(PartitionEvent { reader: self.request.reader, event }));
+        true
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(event: Result<SourceEvent, SourceError>, survey: RowSurvey) -> ReaderEvent {
+        ReaderEvent { survey: Some(Box::new(survey)), ..ReaderEvent::failed(SourceError::NeedsRun) }
+            .map(|_| event, |survey| survey)
+    }
+
+    fn batch(records: u64) -> Records {
+        Records {
+            keys: (0..records as u32).collect(),
+            epochs: (0..records).map(|record| 7 + record % 3).collect(),
+            values: vec![0.5; 2 * records as usize],
+            entities: (0..records).map(|record| Entity(record.into())).collect(),
+            positions: (0..records).collect(),
+        }
+    }
+
+    fn sent(records: u64, survey: RowSurvey) -> (Records, ReaderEvent<SentEvent, Vec<u8>>) {
+        let records = RecordBatch { records: batch(records), ..RecordBatch::default() };
+        split(event(Ok(SourceEvent::Batch(records)), survey), 100, (1, true))
+    }
+
+    /// Whatever the rows hold.
+    #[test]
+    fn the_length_of_a_message_follows_from_the_number_of_rows() {
+        let length = |records, unlisted: &[u8]| {
+            let mut survey = RowSurvey::default();
+            (0..records).for_each(|_| *survey.unlisted_keys.entry(unlisted.to_vec()).or_default() += 1);
+            bincode::serialized_size(&PartitionEvent { reader: 3, event: sent(records, survey).1 }).unwrap()
+        };
+        let expected = length(100, b"");
+        for (records, unlisted) in [(0, &b""[..]), (1, b"secret"), (99, b"a longer secret")] {
+            assert_eq!(length(records, unlisted), expected, "{records} records");
+        }
+    }
+
+    #[test]
+    fn events_arrive_without_values() {
+        for records in [0, 1, 100] {
+            let (kept, event) = sent(records, RowSurvey::default());
+            assert!(kept.values.len() as u64 == 2 * records && kept.positions.len() as u64 == records);
+            let ReaderEvent { event: Ok(SourceEvent::Batch(found)), .. } = received(event) else {
+                panic!("a batch")
+            };
+            let expected = batch(records);
+            assert_eq!((found.records.keys, found.records.epochs), (expected.keys, expected.epochs));
+            assert!(found.records.entities == expected.entities && found.records.values.is_empty());
+        }
+        let fault = split(event(Err(SourceError::NeedsRun), RowSurvey::default()), 0, (2, false)).1;
+        let fault = received(fault).event.err().map(|fault| fault.to_string());
+        assert!(fault.is_some_and(|fault| fault.starts_with("process 2: a socket")));
+        let end = split(event(Ok(SourceEvent::End), RowSurvey::default()), 0, (2, false)).1;
+        assert!(received(end).is_last());
+    }
+}
