@@ -39,7 +39,8 @@ Examples:
   hushflow serve /srv/hushflow/public --web 127.0.0.1:8080
   hushflow serve sinks.toml --public /srv/hushflow/public")]
 pub(crate) struct ServeArguments {
-    /// A directory with a public log, or a pipeline file whose [[sinks]] and [[views]] are served
+    /// A directory with a public log, which a run may still have to create, or a pipeline file whose
+    /// [[sinks]] and [[views]] are served
     source: PathBuf,
     /// State directory of the pipeline; overrides the one in its file
     #[arg(long, value_name = "DIR")]
@@ -69,16 +70,19 @@ struct Service {
 
 impl Service {
     fn of(arguments: &ServeArguments) -> Result<Self, CliError> {
-        if arguments.source.is_dir() {
+        let source = &arguments.source;
+        // A service may start before the run that creates the directory.
+        let is_awaited = !source.exists() && source.extension().is_none_or(|extension| extension != "toml");
+        if source.is_dir() || is_awaited {
             if arguments.state.is_some() || arguments.public.is_some() {
                 return Err(CliError::usage(
                     "--state and --public locate the log of a pipeline file, but the argument is a directory: leave them out",
                 ));
             }
-            let directory = arguments.source.clone();
+            let directory = source.clone();
             return Ok(Service { directory, parameters: None, views: Vec::new(), sinks: Vec::new() });
         }
-        let mut pipeline = Pipeline::load(&arguments.source)?;
+        let mut pipeline = Pipeline::load(source)?;
         pipeline.state.public = arguments.public.clone().or(pipeline.state.public);
         let state = arguments.state.clone().or_else(|| pipeline.state_directory.clone());
         let directory = match (&state, &pipeline.state.public) {

@@ -74,12 +74,13 @@ fn only_one_of_two_followers_writes_the_same_files() {
     }
 }
 
+/// A service may show the directory before the run that creates it.
 #[test]
 fn a_directory_is_shown_as_a_page() {
     let (_lab, [alone, _], state) = case();
-    finish(&mut run(&alone, &state, 1)).succeeded();
     let mut child =
         serve(&state, &["--web", "127.0.0.1:0"]).stderr(Stdio::piped()).spawn().expect("it starts");
+    finish(&mut run(&alone, &state, 1)).succeeded();
     let (address, _lines) = served(&mut child);
     let (head, about) = answer(send(&address, "GET /about HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"));
     assert!(head.starts_with("HTTP/1.1 200") && about.contains("\"horizon\":40"), "{head}\n{about}");

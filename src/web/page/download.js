@@ -55,6 +55,9 @@ function styled(picture) {
 /// Pixels of a letter of the sheets' small text, at most on average.
 const LETTER = 6.4;
 
+/// Letters of a name that a sheet always shows.
+const LEAST_NAME = 8;
+
 /// Places names with their lines side by side, in rows of a width.
 function legendOf(names, width) {
   let [x, row] = [12, 0];
@@ -75,16 +78,21 @@ function sheet(title, pictures, { columns, width, height, names = [] }) {
   const rows = Math.ceil(pictures.length / columns);
   const cell = { width: width + 12, height: height + 26 };
   const promise = about.private ? `(ε, δ) = (${about.epsilon}, ${about.delta}), ${about.neighbours} neighbours` : "not private: seeded noise";
-  const foot = `${about.name}; band: ${about.level * 100} % confidence interval; ${promise}`;
+  const workload = current().workload ?? about.workloads[0];
+  const counted = workload ? `epochs counted: ${weighting(workload)}; ` : "";
+  const foot = `${about.name}; ${counted}band: ${about.level * 100} % confidence interval; ${promise}`;
   const wide = Math.max(columns * cell.width + 12, 24 + foot.length * LETTER, 24 + title.length * 9);
   const legend = legendOf(names, wide);
   const size = { width: Math.ceil(wide), height: rows * cell.height + 74 + legend.height };
   const root = shape(null, "svg", { xmlns: "http://www.w3.org/2000/svg", ...size, viewBox: `0 0 ${size.width} ${size.height}` });
   shape(root, "rect", { ...size, fill: style.backgroundColor });
   shape(root, "text", { x: 12, y: 26, "font-size": 16, "font-weight": 600, ...ink }, title);
-  pictures.forEach(({ name, picture, text }, at) => {
+  // Names leave room for the numbers behind them.
+  const room = Math.floor(width / LETTER) - Math.max(0, ...pictures.map(({ text }) => text.length + 1));
+  const labels = shortened(pictures.map(({ name }) => name), Math.max(room, LEAST_NAME));
+  pictures.forEach(({ picture, text }, at) => {
     const place = { x: 12 + (at % columns) * cell.width, y: 40 + legend.height + Math.floor(at / columns) * cell.height };
-    shape(root, "text", { ...place, y: place.y + 12, "font-size": 11, ...ink }, `${name} ${text}`);
+    shape(root, "text", { ...place, y: place.y + 12, "font-size": 11, ...ink }, `${labels[at]} ${text}`);
     const copy = styled(picture);
     for (const [key, value] of Object.entries({ ...place, y: place.y + 18, width, height })) copy.setAttribute(key, value);
     root.append(copy);
