@@ -33,9 +33,10 @@
 //!   Schwarz the bound is off by at most ρ‖g‖. For c ≥ 1 g is negative for large k, down to 1 − c.
 //!   There 0 replaces it beyond a k of our choice: an upper bound with a smaller norm.
 //! - *Aliasing.* r is cyclic with the length of a window. The window begins where g = 0, so what is
-//!   below it adds nothing, and what is above it would lower the bound. A value that another one
+//!   below it adds nothing. What is above it would lower the bound, unless raised values have left a
+//!   positive g there: it counts times the probability (Chernoff's bound). A value that another one
 //!   is added to is too large. That lowers the bound only where g < 0, by at most c times the
-//!   probability of R so far from there (Chernoff's bound).
+//!   probability of R so far from there.
 //!
 //! # All ε
 //! δ is convex in y = e^ε. So chords between the bounds f_i at some y_i ≥ 1 are above δ, and so is a
@@ -275,12 +276,11 @@ impl DivergenceBound {
         }
         let grid = Spread::new(&values, step);
         let sums = self.sum(&grid, c, &rest);
-        let number = self.bins as f64;
-        let raised = 1.0 + number * ROUNDING;
-        Bounded {
-            value: (sums.value + infinite) * raised,
-            error: sums.error * raised + 8.0 * f64::EPSILON * (1.0 + c),
-        }
+        let raised = 1.0 + self.bins as f64 * ROUNDING;
+        let value = (sums.value + infinite) * raised;
+        let error = sums.error * raised + 8.0 * f64::EPSILON * (1.0 + c);
+        let is_known = value.is_finite() && error.is_finite();
+        if is_known { Bounded { value, error } } else { Bounded { value: 1.0, error: 1.0 } }
     }
 
     /// Returns Σ r(k) g(k) and its error.
@@ -331,8 +331,8 @@ impl DivergenceBound {
         let negative = kept.saturating_sub(reach as usize);
         let down = length - negative.min(length);
         let outside = |sign: f64, end: usize| self.outside(grid, moments.mean, sign, end as f64 * grid.step);
-        // Raised values can leave a positive g above the window.
-        let left = g.last().copied().unwrap_or(0.0).max(0.0) * outside(1.0, length - reach as usize);
+        // g falls from k = 0 on. Raised values can leave it positive where the sum ends, and above.
+        let left = g[kept.min(length - 1)].max(0.0) * outside(1.0, negative);
         let rounded = rounding * norm * (1.0 + 1e-6) + 2.0 * roundings * f64::EPSILON * size;
         let error = rounded + c * (outside(-1.0, down) + outside(1.0, length)) + left;
         Bounded { value, error }

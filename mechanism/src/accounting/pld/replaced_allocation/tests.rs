@@ -80,8 +80,7 @@ fn chords_dominate() {
         for sign in [1.0, -1.0] {
             let Tail { p, q, .. } = pair.tail(sign * epsilon);
             let (found, exact) = (p - (sign * epsilon).exp() * q, bound(1.0, 10, epsilon));
-            let expected =
-                if sign > 0.0 { exact } else { 1.0 - (-epsilon).exp() + (-epsilon).exp() * exact };
+            let expected = if sign > 0.0 { exact } else { 1.0 - (-epsilon).exp() + (-epsilon).exp() * exact };
             assert!(found >= expected * (1.0 - 1e-9), "{sign} {epsilon}: {found} {expected}");
             assert_close(found, expected, 3e-2);
         }
