@@ -17,7 +17,7 @@
 //! # An upper bound for one ε
 //! E(Σ Z_i)₊ does not fall if Z_i becomes larger, or is spread with the same mean. So Z moves
 //!
-//! - from the middle of a cell of x to both of its ends. Masses of the cells come from Gauss's rule,
+//! - from the middle of a cell of x to both of its ends. Masses of cells come from Gauss's rule,
 //!   whose error is below the rounding of a mass;
 //! - from above the largest value H to H and to infinity. E(Z − H)₊ is a part of δ: mass of P at an
 //!   infinite loss;
@@ -29,22 +29,22 @@
 //!
 //! - *Masses* have relative errors below [`ROUNDING`], so the expectation of a positive function of
 //!   b terms has b times that. Shares of a multiple of h move a mean by at most 4u(W + cV).
-//! - *Transforms* move r by at most ρ in the Euclidean norm, by the argument of `sum`. By Cauchy and
-//!   Schwarz the bound is off by at most ρ‖g‖. For c ≥ 1 g is negative for large k, down to 1 − c.
+//! - *Transforms* move r by at most ρ in the Euclidean norm, by the argument of `sum`. By Cauchy
+//!   and Schwarz the bound is off by at most ρ‖g‖. For c ≥ 1 g is negative for large k, down to 1 − c.
 //!   There 0 replaces it beyond a k of our choice: an upper bound with a smaller norm.
 //! - *Aliasing.* r is cyclic with the length of a window. The window begins where g = 0, so what is
-//!   below it adds nothing. What is above it would lower the bound, unless raised values have left a
-//!   positive g there: it counts times the probability (Chernoff's bound). A value that another one
-//!   is added to is too large. That lowers the bound only where g < 0, by at most c times the
+//!   below it adds nothing. What is above it would lower the bound, unless raised values have left
+//!   a positive g there: it counts times the probability (Chernoff's bound). A value that another
+//!   one is added to is too large. That lowers the bound only where g < 0, by at most c times the
 //!   probability of R so far from there.
 //!
 //! # All ε
-//! δ is convex in y = e^ε. So chords between the bounds f_i at some y_i ≥ 1 are above δ, and so is a
-//! constant beyond the last one. A slope that is too small for a convex function is raised, from the
-//! last one down, which raises f. Chords are the divergence of a discrete pair with mass
-//! `q_i = s_(i−1) − s_i` of Q at the loss ε_i, for slopes −s_i. P has q_i y_i there. All f_i have the
-//! same error added: it is a mass of P at an infinite loss. The pair (P, Q) is its own mirror image,
-//! so losses −ε_i have the masses of ε_i, exchanged. By `δ(−ε) = 1 − e^(−ε) + e^(−ε) δ(ε)`, which
+//! δ is convex in y = e^ε. So chords between the bounds f_i at some y_i ≥ 1 are above δ, and so is
+//! a constant beyond the last one. A slope that is too small for a convex function is raised, from
+//! the last one down, which raises f. Chords are the divergence of a discrete pair with mass
+//! `q_i = s_(i−1) − s_i` of Q at the loss ε_i, for slopes −s_i. P has q_i y_i there. All f_i have
+//! the same error added: it is a mass of P at an infinite loss. The pair (P, Q) is its own mirror
+//! image, so losses −ε_i have the masses of ε_i, exchanged. By `δ(−ε) = 1 − e^(−ε) + e^(−ε) δ(ε)`, which
 //! holds for both, the discrete pair dominates at negative ε, too.
 
 #[cfg(test)]
@@ -125,7 +125,7 @@ impl ReplacedAllocation {
         Ok(Self::of_chords(&losses, &divergences))
     }
 
-    /// Returns the symmetric pair whose divergences are chords between these, at ascending ε from 0.
+    /// Returns the symmetric pair whose divergences are chords between these, at ascending ε.
     fn of_chords(losses: &[f64], divergences: &[f64]) -> Self {
         let infinite = divergences.last().copied().unwrap_or(1.0);
         let mut steeper = 0.0_f64;
