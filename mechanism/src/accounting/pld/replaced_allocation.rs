@@ -30,8 +30,8 @@
 //! - *Masses* have relative errors below [`ROUNDING`], so the expectation of a positive function of
 //!   b terms has b times that. Shares of a multiple of h move a mean by at most 4u(W + cV).
 //! - *Transforms* move r by at most ρ in the Euclidean norm, by the argument of `sum`. By Cauchy
-//!   and Schwarz the bound is off by at most ρ‖g‖. For c ≥ 1 g is negative for large k, down to 1 − c.
-//!   There 0 replaces it beyond a k of our choice: an upper bound with a smaller norm.
+//!   and Schwarz the bound is off by at most ρ‖g‖. For c ≥ 1 g is negative for large k, down to
+//!   1 − c. There 0 replaces it beyond a k of our choice: an upper bound with a smaller norm.
 //! - *Aliasing.* r is cyclic with the length of a window. The window begins where g = 0, so what is
 //!   below it adds nothing. What is above it would lower the bound, unless raised values have left
 //!   a positive g there: it counts times the probability (Chernoff's bound). A value that another
@@ -44,8 +44,9 @@
 //! the last one down, which raises f. Chords are the divergence of a discrete pair with mass
 //! `q_i = s_(i−1) − s_i` of Q at the loss ε_i, for slopes −s_i. P has q_i y_i there. All f_i have
 //! the same error added: it is a mass of P at an infinite loss. The pair (P, Q) is its own mirror
-//! image, so losses −ε_i have the masses of ε_i, exchanged. By `δ(−ε) = 1 − e^(−ε) + e^(−ε) δ(ε)`, which
-//! holds for both, the discrete pair dominates at negative ε, too.
+//! image, so losses −ε_i have the masses of ε_i, exchanged. By
+//! `δ(−ε) = 1 − e^(−ε) + e^(−ε) δ(ε)`, which holds for both, the discrete pair dominates at
+//! negative ε, too.
 
 #[cfg(test)]
 mod tests;
