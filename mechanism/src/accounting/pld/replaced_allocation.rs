@@ -17,7 +17,7 @@
 //! # An upper bound for one ε
 //! E(Σ Z_i)₊ does not fall if Z_i becomes larger, or is spread with the same mean. So Z moves
 //!
-//! - from the middle of a cell of x to both of its ends. Masses of the cells come from Gauss's rule,
+//! - from the middle of a cell of x to both of its ends. Masses of cells come from Gauss's rule,
 //!   whose error is below the rounding of a mass;
 //! - from above the largest value H to H and to infinity. E(Z − H)₊ is a part of δ: mass of P at an
 //!   infinite loss;
@@ -29,22 +29,24 @@
 //!
 //! - *Masses* have relative errors below [`ROUNDING`], so the expectation of a positive function of
 //!   b terms has b times that. Shares of a multiple of h move a mean by at most 4u(W + cV).
-//! - *Transforms* move r by at most ρ in the Euclidean norm, by the argument of `sum`. By Cauchy and
-//!   Schwarz the bound is off by at most ρ‖g‖. For c ≥ 1 g is negative for large k, down to 1 − c.
-//!   There 0 replaces it beyond a k of our choice: an upper bound with a smaller norm.
+//! - *Transforms* move r by at most ρ in the Euclidean norm, by the argument of `sum`. By Cauchy
+//!   and Schwarz the bound is off by at most ρ‖g‖. For c ≥ 1 g is negative for large k, down to
+//!   1 − c. There 0 replaces it beyond a k of our choice: an upper bound with a smaller norm.
 //! - *Aliasing.* r is cyclic with the length of a window. The window begins where g = 0, so what is
-//!   below it adds nothing, and what is above it would lower the bound. A value that another one
-//!   is added to is too large. That lowers the bound only where g < 0, by at most c times the
-//!   probability of R so far from there (Chernoff's bound).
+//!   below it adds nothing. What is above it would lower the bound, unless raised values have left
+//!   a positive g there: it counts times the probability (Chernoff's bound). A value that another
+//!   one is added to is too large. That lowers the bound only where g < 0, by at most c times the
+//!   probability of R so far from there.
 //!
 //! # All ε
-//! δ is convex in y = e^ε. So chords between the bounds f_i at some y_i ≥ 1 are above δ, and so is a
-//! constant beyond the last one. A slope that is too small for a convex function is raised, from the
-//! last one down, which raises f. Chords are the divergence of a discrete pair with mass
-//! `q_i = s_(i−1) − s_i` of Q at the loss ε_i, for slopes −s_i. P has q_i y_i there. All f_i have the
-//! same error added: it is a mass of P at an infinite loss. The pair (P, Q) is its own mirror image,
-//! so losses −ε_i have the masses of ε_i, exchanged. By `δ(−ε) = 1 − e^(−ε) + e^(−ε) δ(ε)`, which
-//! holds for both, the discrete pair dominates at negative ε, too.
+//! δ is convex in y = e^ε. So chords between the bounds f_i at some y_i ≥ 1 are above δ, and so is
+//! a constant beyond the last one. A slope that is too small for a convex function is raised, from
+//! the last one down, which raises f. Chords are the divergence of a discrete pair with mass
+//! `q_i = s_(i−1) − s_i` of Q at the loss ε_i, for slopes −s_i. P has q_i y_i there. All f_i have
+//! the same error added: it is a mass of P at an infinite loss. The pair (P, Q) is its own mirror
+//! image, so losses −ε_i have the masses of ε_i, exchanged. By
+//! `δ(−ε) = 1 − e^(−ε) + e^(−ε) δ(ε)`, which holds for both, the discrete pair dominates at
+//! negative ε, too.
 
 #[cfg(test)]
 mod tests;
@@ -124,7 +126,7 @@ impl ReplacedAllocation {
         Ok(Self::of_chords(&losses, &divergences))
     }
 
-    /// Returns the symmetric pair whose divergences are chords between these, at ascending ε from 0.
+    /// Returns the symmetric pair whose divergences are chords between these, at ascending ε.
     fn of_chords(losses: &[f64], divergences: &[f64]) -> Self {
         let infinite = divergences.last().copied().unwrap_or(1.0);
         let mut steeper = 0.0_f64;
@@ -275,12 +277,11 @@ impl DivergenceBound {
         }
         let grid = Spread::new(&values, step);
         let sums = self.sum(&grid, c, &rest);
-        let number = self.bins as f64;
-        let raised = 1.0 + number * ROUNDING;
-        Bounded {
-            value: (sums.value + infinite) * raised,
-            error: sums.error * raised + 8.0 * f64::EPSILON * (1.0 + c),
-        }
+        let raised = 1.0 + self.bins as f64 * ROUNDING;
+        let value = (sums.value + infinite) * raised;
+        let error = sums.error * raised + 8.0 * f64::EPSILON * (1.0 + c);
+        let is_known = value.is_finite() && error.is_finite();
+        if is_known { Bounded { value, error } } else { Bounded { value: 1.0, error: 1.0 } }
     }
 
     /// Returns Σ r(k) g(k) and its error.
@@ -331,8 +332,8 @@ impl DivergenceBound {
         let negative = kept.saturating_sub(reach as usize);
         let down = length - negative.min(length);
         let outside = |sign: f64, end: usize| self.outside(grid, moments.mean, sign, end as f64 * grid.step);
-        // Raised values can leave a positive g above the window.
-        let left = g.last().copied().unwrap_or(0.0).max(0.0) * outside(1.0, length - reach as usize);
+        // g falls from k = 0 on. Raised values can leave it positive where the sum ends, and above.
+        let left = g[kept.min(length - 1)].max(0.0) * outside(1.0, negative);
         let rounded = rounding * norm * (1.0 + 1e-6) + 2.0 * roundings * f64::EPSILON * size;
         let error = rounded + c * (outside(-1.0, down) + outside(1.0, length)) + left;
         Bounded { value, error }

@@ -1,4 +1,4 @@
-//! Compares divergences of a replaced record in random bins with closed forms, an integral and outputs.
+//! Compares divergences with closed forms, an integral and outputs.
 
 use super::*;
 use crate::accounting::gaussian;
