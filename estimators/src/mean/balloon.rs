@@ -30,6 +30,10 @@ const BALLOONS: u32 = 2;
 /// Number of candidate radii, spaced evenly in logarithms from a hundredth of the first ball's
 /// radius to all of it.
 const RADII: usize = 256;
+
+/// The same for [`tightened`], whose ball is twice as large anyway: the noise of a sum of counts
+/// grows with the root of their number.
+const COARSE_RADII: usize = 64;
 const SMALLEST_RADIUS: f64 = 0.01;
 
 /// Returns the mean of the records clipped by the last balloon, starting from the ball that holds
@@ -44,7 +48,7 @@ pub(super) fn estimate(
     let share = Shares::ROUNDS * budget.whole() / f64::from(BALLOONS);
     for round in 1..=BALLOONS {
         let part = share * Shares::THRESHOLD;
-        let radius = radius(&kept, INSIDE, part, budget, rng)? * kept.ball().radius;
+        let radius = radius(&kept, (INSIDE, RADII), part, budget, rng)? * kept.ball().radius;
         let balloon = ClippingBall { radius, ..kept.ball().clone() };
         kept = ClippedRecords::new(rows, &scales, &balloon)?;
         if round < BALLOONS {
@@ -68,20 +72,20 @@ pub(super) fn tightened(
     rng: &mut NoiseGenerator,
 ) -> Result<ClippedRecords, EstimationStop> {
     let (share, outside) = (Shares::RADIUS * budget.whole(), 1.5 * corruption);
-    let noise = release::count_deviation(1.0, share) * (RADII as f64).sqrt();
+    let noise = release::count_deviation(1.0, share) * (COARSE_RADII as f64).sqrt();
     if outside * kept.len() as f64 <= 4.0 * noise || outside >= 0.5 {
         return Ok(kept);
     }
-    let found = 2.0 * radius(&kept, 1.0 - outside, share, budget, rng)?;
+    let found = 2.0 * radius(&kept, (1.0 - outside, COARSE_RADII), share, budget, rng)?;
     let ball = ClippingBall { radius: kept.ball().radius * found.min(1.0), ..kept.ball().clone() };
     Ok(ClippedRecords::new(rows, kept.scales(), &ball)?.with_corruption(corruption))
 }
 
 /// Returns the radius, as a share of the ball's radius, that contains the share `within` of the
-/// records. It is found from a noisy histogram of their norms.
+/// records, among `radii` candidates. It is found from a noisy histogram of their norms.
 fn radius(
     kept: &ClippedRecords,
-    within: f64,
+    (within, radii): (f64, usize),
     share: f64,
     budget: &mut MeanBudget,
     rng: &mut NoiseGenerator,
@@ -89,11 +93,11 @@ fn radius(
     let dimension = kept.dimension();
     let identity = Mat::<f64>::identity(dimension, dimension);
     let weights = Weights { root: identity, largest: 1.0 };
-    let edge = |bin: usize| SMALLEST_RADIUS.powf(1.0 - bin as f64 / (RADII - 1) as f64);
-    let edges: Vec<f64> = (0..RADII).map(|bin| edge(bin).powi(2)).collect();
-    let mut counts = vec![0i128; RADII];
+    let edge = |bin: usize| SMALLEST_RADIUS.powf(1.0 - bin as f64 / (radii - 1) as f64);
+    let edges: Vec<f64> = (0..radii).map(|bin| edge(bin).powi(2)).collect();
+    let mut counts = vec![0i128; radii];
     for score in kept.scores(weights.root.as_ref(), &vec![0.0; dimension]) {
-        counts[edges.partition_point(|edge| *edge < score).min(RADII - 1)] += 1;
+        counts[edges.partition_point(|edge| *edge < score).min(radii - 1)] += 1;
     }
     let noisy = release::counts(&counts, 1.0, ("radii", share), budget, rng)?;
     let mut inside = 0.0;
@@ -101,5 +105,5 @@ fn radius(
         inside += count;
         inside >= within * kept.len() as f64
     });
-    Ok(edge(enough.unwrap_or(RADII - 1)))
+    Ok(edge(enough.unwrap_or(radii - 1)))
 }
