@@ -39,8 +39,8 @@ Examples:
   hushflow serve /srv/hushflow/public --web 127.0.0.1:8080
   hushflow serve sinks.toml --public /srv/hushflow/public")]
 pub(crate) struct ServeArguments {
-    /// A directory with a public log, which a run may still have to create, or a pipeline file whose
-    /// [[sinks]] and [[views]] are served
+    /// A directory with a public log, which a run may still have to create, or a pipeline file
+    /// whose [[sinks]] and [[views]] are served
     source: PathBuf,
     /// State directory of the pipeline; overrides the one in its file
     #[arg(long, value_name = "DIR")]

@@ -350,7 +350,7 @@ fn only_events_are_served() {
     };
     let status = |request: &str| status_as("localhost", request);
     assert!(status("/").contains("404"));
-    // A service of a cluster and a proxy pass on the names that the operator has listed, and no other.
+    // A proxy passes on the names that its operator has listed, and no other.
     for (host, expected) in [("run:8080", "404"), ("stats.example.org", "404"), ("example.org", "421")] {
         let line = status_as(host, "/");
         assert!(line.contains(expected), "{host}: {line}");
