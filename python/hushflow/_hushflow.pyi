@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ._types import Path, ViewOptions
 
-Floats = npt.NDArray[np.float64]
+_Floats = npt.NDArray[np.float64]
 
 @final
 class Strategy:
@@ -57,7 +57,7 @@ class Strategy:
         """Proven lower bound of the rmse of every strategy."""
     def sensitivity(self, participation: str | None = None) -> float:
         """Returns the sensitivity under a participation such as `20x100`; by default its own."""
-    def matrix(self, steps: int | None = None) -> Floats:
+    def matrix(self, steps: int | None = None) -> _Floats:
         """Returns C for the first steps, by default all, as an array of shape (rows, steps)."""
 
 @final
@@ -81,8 +81,8 @@ class NoiseStream:
     def next_step(self) -> int: ...
     @property
     def sensitivity(self) -> float: ...
-    def standard_deviations(self) -> Floats: ...
-    def draw(self, step: int) -> Floats: ...
+    def standard_deviations(self) -> _Floats: ...
+    def draw(self, step: int) -> _Floats: ...
 
 @final
 class TrainingPlan:
@@ -97,6 +97,8 @@ class TrainingPlan:
         neighbours: str,
         method: str,
     ) -> TrainingPlan: ...
+    @property
+    def sized(self) -> bool: ...
     @property
     def horizon(self) -> int:
         """Number of steps."""
@@ -117,7 +119,7 @@ class TrainingPlan:
 class PrivateAdam:
     def __new__(
         cls,
-        parameters: Floats,
+        parameters: _Floats,
         plan: TrainingPlan,
         strategy: Strategy,
         batch_size: int,
@@ -129,14 +131,14 @@ class PrivateAdam:
     @property
     def private(self) -> bool: ...
     @property
-    def parameters(self) -> Floats: ...
+    def parameters(self) -> _Floats: ...
     @property
     def next_step(self) -> int: ...
     @property
     def batch_size(self) -> int: ...
     @property
     def noise_multiplier(self) -> float: ...
-    def step(self, gradients: npt.NDArray[np.float32]) -> Floats: ...
+    def step(self, gradients: npt.NDArray[np.float32]) -> _Floats: ...
     def spent(self) -> float: ...
     def save(self) -> bytes: ...
     def restore(self, state: bytes) -> None: ...
@@ -161,7 +163,7 @@ def calibrate(
 ) -> tuple[float, float, float, float, float]: ...
 def ledger(directory: Path, *, delta: float | None = None) -> dict[str, Any]: ...
 def robust_mean(
-    rows: Floats,
+    rows: _Floats,
     *,
     corruption: float,
     epsilon: float,
@@ -174,7 +176,7 @@ def robust_mean(
     data_set: str | None,
 ) -> str: ...
 def private_covariance(
-    rows: Floats,
+    rows: _Floats,
     names: Sequence[str],
     bounds: Sequence[tuple[float, float]],
     *,
@@ -247,7 +249,7 @@ class Session:
     ) -> Session: ...
     def push(
         self,
-        columns: Sequence[Floats],
+        columns: Sequence[_Floats],
         *,
         keys: npt.NDArray[np.uint32] | None = None,
         times: npt.NDArray[np.int64] | None = None,

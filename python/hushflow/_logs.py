@@ -329,7 +329,7 @@ def _options(
         "workload": workload,
         "estimate": estimate,
         "regress": regress,
-        "settings": None if settings is None else json.dumps(dict(settings)),
+        "settings": None if settings is None else _json(settings),
         "covariance": covariance,
         "level": level,
         "joint": joint,
@@ -339,6 +339,15 @@ def _options(
         "keys": keys,
         "since": since,
     }
+
+
+def _json(settings: Mapping[str, object]) -> str:
+    try:
+        return json.dumps(dict(settings), allow_nan=False)
+    except (TypeError, ValueError):
+        raise ParameterError(
+            "settings: expected fields by name, whose values are text, finite numbers, or lists of them"
+        ) from None
 
 
 def open_log(directory: Path) -> Log:

@@ -530,3 +530,17 @@ def test_a_release_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
         same = stream.log_.release(1)
         assert release == same and release != later and release.lines is release.lines
         assert pickle.loads(pickle.dumps(release)) == release
+
+
+def test_the_directory_stays_when_the_process_changes_its_own(
+    tmp_path: Path, days: list[Rows], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with moments(Path("state")) as stream:
+        stream.partial_fit(numbers(days[0])).close_epoch()
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert stream.epoch_ == 1 and stream.log_.verify()["committed"] == 1
+        stream.partial_fit(numbers(days[1]))
+        assert stream.close_epoch().epoch == 2
+    assert stream.epoch_ == 2
