@@ -10,6 +10,25 @@ import numpy.typing as npt
 
 from ._types import Path, ViewOptions
 
+__all__ = [
+    "Follow",
+    "Log",
+    "NoiseStream",
+    "Pipeline",
+    "PrivateAdam",
+    "Session",
+    "Strategy",
+    "TrainingPlan",
+    "calibrate",
+    "command",
+    "ledger",
+    "plan",
+    "private_covariance",
+    "robust_mean",
+    "run",
+    "strategy_names",
+]
+
 _Floats = npt.NDArray[np.float64]
 
 @final

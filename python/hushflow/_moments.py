@@ -172,7 +172,7 @@ class ContinualMoments(Owned):
         self._reset()
 
     def _reset(self) -> None:
-        self._opening = threading.Lock()
+        self._opening, self._process = threading.Lock(), os.getpid()
         self._session: _hushflow.Session | None = None
         self._directory: str | None = None
         self._fitted: Pipeline | None = None
@@ -345,8 +345,14 @@ class ContinualMoments(Owned):
             self._directory = _fields.absolute("state", _fields.given("state", given))
         return self._directory
 
+    def _lock(self) -> threading.Lock:
+        """The lock of opening and closing. That of a fork is new: a thread of the parent may have held it."""
+        if self._process != os.getpid():
+            self._opening, self._process = threading.Lock(), os.getpid()
+        return self._opening
+
     def _open(self) -> _hushflow.Session:
-        with self._opening:
+        with self._lock():
             if self._closed:
                 raise RunError("it is closed: make another one to continue after the last committed epoch")
             if self._session is None:
@@ -394,7 +400,7 @@ class ContinualMoments(Owned):
 
     def close(self) -> None:
         """Unlocks the directory. Records of epochs that are not closed are forgotten."""
-        with self._opening:
+        with self._lock():
             self._closed = True
             if self._session is not None:
                 self._session.close()

@@ -485,6 +485,8 @@ import os, sys
 import hushflow as hf
 stream = hf.ContinualMoments({"x": (0, 1)}, epsilon=1.0, delta=1e-6, horizon=3, state=sys.argv[1])
 stream.partial_fit({"x": [0.5]})
+# As if another thread was at work.
+stream._opening.acquire()
 child = os.fork()
 if child == 0:
     try:
@@ -495,6 +497,7 @@ if child == 0:
         os._exit(42)
     os._exit(1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+stream._opening.release()
 assert stream.close_epoch().epoch == 1
 """
 
