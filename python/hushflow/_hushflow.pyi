@@ -78,6 +78,8 @@ class Strategy:
         """Returns the sensitivity under a participation such as `20x100`; by default its own."""
     def matrix(self, steps: int | None = None) -> _Floats:
         """Returns C for the first steps, by default all, as an array of shape (rows, steps)."""
+    def __copy__(self) -> Strategy: ...
+    def __deepcopy__(self, _memo: object) -> Strategy: ...
 
 @final
 class NoiseStream:
@@ -238,6 +240,8 @@ class Pipeline:
     @property
     def state(self) -> str | None:
         """Its state directory."""
+    def __copy__(self) -> Pipeline: ...
+    def __deepcopy__(self, _memo: object) -> Pipeline: ...
 
 def run(
     pipeline: Pipeline, *, state: Path | None = None, workers: int = 1

@@ -186,6 +186,8 @@ def test_stream_continues_a_run(hushflow: Command, days: list[Rows], expected: s
             stream.partial_fit(numbers(day) | {"time": numbers(day)["event_time"]}).close_epoch()
         with pytest.raises(hf.RunError, match="all 5 epochs are published"):
             stream.close_epoch()
+        with pytest.raises(hf.RunError, match="all 5 epochs are published"):
+            stream.partial_fit(numbers(days[4]) | {"time": numbers(days[4])["event_time"]})
     assert lines(hushflow, state) == expected
     # The start is that of the log.
     assert moments(state, start=None).epoch_ == 5
@@ -417,6 +419,10 @@ def test_parameters_follow_scikit_learn(tmp_path: Path) -> None:
     with pytest.raises(hf.ParameterError, match="no parameter 'blub'"):
         stream.set_params(blub=1)
     strategy = hf.strategy.blt(2, horizon=9, workload="average")
+    pipeline = hf.Pipeline("flights", stream.to_toml())
+    for parameter in (strategy, pipeline):
+        # scikit-learn's clone copies every parameter.
+        assert copy.deepcopy(parameter) is parameter and copy.copy(parameter) is parameter
     text = moments(tmp_path / "state", strategy=strategy, horizon=None).to_toml()
     assert 'strategy = "blt:2"' in text and 'workload = "average"' in text and "horizon = 9" in text
     with pytest.raises(hf.ParameterError, match="horizon: found 5"):
@@ -493,6 +499,12 @@ if child == 0:
         stream.partial_fit({"x": [0.5]})
     except hf.ForkError as error:
         assert isinstance(error, RuntimeError) and "fork" in str(error)
+        try:
+            stream.epoch_
+        except hf.ForkError:
+            pass
+        else:
+            os._exit(2)
         del stream
         os._exit(42)
     os._exit(1)
@@ -547,3 +559,12 @@ def test_the_directory_stays_when_the_process_changes_its_own(
         stream.partial_fit(numbers(days[1]))
         assert stream.close_epoch().epoch == 2
     assert stream.epoch_ == 2
+
+
+def test_published_streams_take_no_more_rows(tmp_path: Path) -> None:
+    with moments(tmp_path / "state", horizon=2) as stream:
+        stream.close_epoch()
+        stream.close_epoch()
+    with moments(tmp_path / "state", horizon=2) as stream:
+        with pytest.raises(hf.RunError, match="all 2 epochs are published: a longer stream needs a new publication"):
+            stream.partial_fit({"dep_delay": [1.0], "arr_delay": [1.0], "origin": ["JFK"]})

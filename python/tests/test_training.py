@@ -70,6 +70,13 @@ def test_training_learns_and_reports_its_spending() -> None:
     assert len(set(spent)) == 20 and sorted(spent) == spent and 7.9 < spent[-1] <= 8
 
 
+def test_plans_show_their_promise() -> None:
+    plan = hf.training.plan("2x5", epsilon=4.0, delta=1e-6)
+    assert repr(plan) == 'TrainingPlan("2x5", epsilon=4.0, delta=1e-6)'
+    plan = hf.training.plan("2x5", epsilon=4.0, delta=1e-6, batch_size=20)
+    assert repr(plan) == 'TrainingPlan("2x5", epsilon=4.0, delta=1e-6, batch_size=20)'
+
+
 def test_the_noise_matches_the_plan() -> None:
     opt = made(np.ones(SIZE), "identity", batch_size=20, participation="1x4", neighbours="zero-out")
     calibrated = hf.calibrate(epsilon=8, delta=1e-6).noise_multiplier
