@@ -325,6 +325,8 @@ def _options(
     keys: Sequence[str] | None,
     since: int,
 ) -> ViewOptions:
+    if total and keys is not None:
+        raise ParameterError("keys and total: found both, expected one of them: the total is over all keys")
     return {
         "workload": workload,
         "estimate": estimate,

@@ -214,12 +214,13 @@ class ContinualMoments(Owned):
 
     # The pipeline.
 
-    def to_toml(self, *, path: str = "-", format: str = "csv", arrival: str = "arrival") -> str:
+    def to_toml(self, *, path: str = "-", format: str = "csv", arrival: str | None = None) -> str:
         """Returns the pipeline file with which `hushflow run` continues this publication.
 
-        `path` and `format` are those of its source, whose rows need a column `arrival` with the time
-        at which they became known, and one with event times, named `time` unless the parameter `time`
-        names another; with `epoch_rows` they need neither. Change nothing else: the log belongs to these parameters.
+        `path` and `format` are those of its source. Its rows need a column `arrival` with the time at
+        which they became known, and one with event times. By default these are `arrival`, and the
+        parameter `time` or else `time`, with underscores after a name that another column has. With
+        `epoch_rows` neither is needed. Change nothing else: the log belongs to these parameters.
         """
         columns = _fields.mapping("columns", _fields.given("columns", self.columns))
         histograms = _fields.mapping("histograms", {} if self.histograms is None else self.histograms)
@@ -241,6 +242,13 @@ class ContinualMoments(Owned):
         limits = (self.participations, self.min_separation, self.records_per_epoch)
         if self.entity is None and any(limit is not None for limit in limits):
             raise ParameterError("participations, min_separation and records_per_epoch need entity")
+        taken = [*columns, self.key, self.entity, self.time, arrival]
+
+        def free(name: str) -> str:
+            while name in taken:
+                name += "_"
+            return name
+
         timed = (self.start, self.time, self.allowed_lateness)
         if self.epoch_rows is not None and any(given is not None for given in timed):
             raise ParameterError("epoch_rows: found start, time or allowed_lateness, which are for epochs of time")
@@ -264,8 +272,8 @@ class ContinualMoments(Owned):
             }
             if self.epoch_rows is not None
             else {
-                "time": "time" if self.time is None else self.time,
-                "arrival": arrival,
+                "time": free("time") if self.time is None else self.time,
+                "arrival": free("arrival") if arrival is None else arrival,
                 "start": self._start(),
                 "length": self.every,
                 "allowed_lateness": self.allowed_lateness,
@@ -478,7 +486,7 @@ class ContinualMoments(Owned):
         return f"ContinualMoments({where}{state})"
 
 
-_OPEN = "parameters can't change while the publication is open: make another one"
+_OPEN = "parameters can't change once the publication is open: make another one"
 
 _GIVEN_AS = {"records": "epoch_rows", "length": "every", "values": "keys"}
 """Parameters whose fields have other names."""

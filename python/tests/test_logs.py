@@ -171,6 +171,7 @@ def test_errors_have_the_messages_of_the_command(hushflow: Command, state: Path,
         ({"covariance": "blub"}, "covariance"),
         ({"level": 1.5}, "level"),
         ({"keys": ["XXX"]}, "keys"),
+        ({"keys": ["JFK"], "total": True}, "keys and total: found both"),
     ]:
         with pytest.raises(hf.ParameterError, match=name):
             log.view(**arguments)  # type: ignore[arg-type]

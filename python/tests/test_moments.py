@@ -378,7 +378,7 @@ def test_parameters_of_an_open_publication_stay(tmp_path: Path, days: list[Rows]
     stream.epsilon = 0.5
     stream.partial_fit(numbers(days[0]))
     for change in (lambda: setattr(stream, "epsilon", 1.0), lambda: stream.set_params(columns={})):
-        with pytest.raises(hf.RunError, match="parameters can't change while the publication is open"):
+        with pytest.raises(hf.RunError, match="parameters can't change once the publication is open"):
             change()
     assert stream.epsilon == 0.5
     stream.close()
@@ -568,3 +568,18 @@ def test_published_streams_take_no_more_rows(tmp_path: Path) -> None:
     with moments(tmp_path / "state", horizon=2) as stream:
         with pytest.raises(hf.RunError, match="all 2 epochs are published: a longer stream needs a new publication"):
             stream.partial_fit({"dep_delay": [1.0], "arr_delay": [1.0], "origin": ["JFK"]})
+
+
+def test_columns_may_have_the_names_of_times(hushflow: Command, tmp_path: Path) -> None:
+    """The command continues with other names for the times."""
+    parameters: dict[str, Any] = {"columns": {"time": (0, 1), "arrival": (0, 1)}, "key": None, "keys": None, "horizon": 2}
+    with moments(tmp_path / "state", **parameters) as stream:
+        stream.partial_fit({"time": [0.5], "arrival": [0.5]}).close_epoch()
+        text = stream.to_toml(path=str(tmp_path / "rows.csv"))
+    assert 'time = "time_"' in text and 'arrival = "arrival_"' in text
+    (tmp_path / "rows.csv").write_text(
+        "time,arrival,time_,arrival_\n0.5,0.5,2013-01-03T01:00:00Z,2013-01-03T01:00:00Z\n"
+    )
+    (tmp_path / "rows.toml").write_text(text)
+    hushflow("run", tmp_path / "rows.toml", "--state", tmp_path / "state", "--quiet")
+    assert hf.open_log(tmp_path / "state").verify()["committed"] == 2
