@@ -122,13 +122,16 @@ def robust_mean(
 
     Neighbours are tables with the same number of rows that differ in one row. Every answer, also a
     refusal, is private and costs the same budget. `scale` is the standard deviation of clean values:
-    numbers, `auto`, or `whiten` for correlated columns. A row with a missing value counts in the
+    numbers, `auto`, or `whiten` for correlated columns. `range` bounds every mean, in scales around 0,
+    for the methods `tukey` and `resilience`. A row with a missing value counts in the
     middle, or with missing = "reject" is an error. `ledger` and `data_set` name the ledger that is
     charged before the answer is returned; by default it is that of HUSHFLOW_LEDGER or the user's
     configuration, if there is one. With `seed` the answer is a simulation and protects nobody.
 
     Raises ParameterError, BatchError for the table, and LedgerError.
     """
+    if isinstance(range, (int, float)) and not 0 < range < np.inf:
+        raise ParameterError(f"range: found {range}, expected a finite number above 0")
     rows, names = _table(table, columns, missing)
     report = json.loads(
         _hushflow.robust_mean(

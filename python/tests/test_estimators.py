@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
@@ -85,9 +86,15 @@ def test_wrong_arguments_are_named() -> None:
         hf.private_covariance(gap, bounds=(0, 1), rho=0.1)
     with pytest.raises(hf.BatchError, match="expected numbers"):
         hf.robust_mean({"x": ["a"]}, corruption=0.01, epsilon=1.0, delta=1e-6)
-    for wrong, message in [({"missing": "skip"}, "missing: found 'skip'"), ({"columns": "x"}, "columns: found 'x'")]:
+    wrongs: list[tuple[dict[str, Any], str]] = [
+        ({"missing": "skip"}, "missing: found 'skip'"),
+        ({"columns": "x"}, "columns: found 'x'"),
+        ({"range": -1.0}, "range: found -1.0"),
+        ({"range": float("nan")}, "range: found nan"),
+    ]
+    for wrong, message in wrongs:
         with pytest.raises(hf.ParameterError, match=message):
-            hf.robust_mean(rows, corruption=0.01, epsilon=1.0, delta=1e-6, **wrong)  # type: ignore[arg-type]
+            hf.robust_mean(rows, corruption=0.01, epsilon=1.0, delta=1e-6, **wrong)
     with pytest.raises(hf.BatchError, match=r"shape \(50,\), expected \(rows, columns\)"):
         hf.robust_mean(rows[:, 0], corruption=0.01, epsilon=1.0, delta=1e-6)
 
