@@ -267,7 +267,9 @@ class Log:
         for key in self.keys:
             rows = view["key"] == key
             ends = [view[f"mean_{end}_{column}"][rows] for end in ("lower", "upper")]
-            (line,) = axes.plot(steps[rows], view[f"mean_{column}"][rows], label=key)
+            # Markers show epochs whose neighbours have no mean.
+            marker = "." if rows.sum() <= 50 else ""
+            (line,) = axes.plot(steps[rows], view[f"mean_{column}"][rows], marker=marker, label=key)
             axes.fill_between(steps[rows], *ends, color=line.get_color(), alpha=0.2, linewidth=0)
         axes.tick_params(axis="x", rotation=30 if "start" in view else 0)
         axes.set_ylabel(f"mean of {column}")
