@@ -37,11 +37,27 @@ def attempt(problem: str, work: Callable[[], Any]) -> Any:
     raise refuse(f"{problem} ({kind})")
 
 
+def read_arrow(data: Any) -> Any:
+    """Returns the table of an Arrow stream, which can be read once, by pyarrow or else by polars."""
+    problem = "the Arrow stream can't be read"
+    if find_spec("pyarrow"):
+        import pyarrow
+
+        return attempt(problem, lambda: pyarrow.table(data))
+    if find_spec("polars"):
+        import polars
+
+        return attempt(problem, lambda: polars.DataFrame(data))
+    raise ImportError("Arrow streams need pyarrow or polars: install one of them")
+
+
 class Table:
     """The columns of a batch, whatever it is made of."""
 
     def __init__(self, data: Any, names: Sequence[str]) -> None:
         self._names = list(names)
+        self._listed: list[Any] | None = None
+        """The columns of a table of pyarrow, in which a name can stand twice."""
         self._data = self._table(data)
 
     def _table(self, data: Any) -> Any:
@@ -57,12 +73,10 @@ class Table:
         if module in ("pandas", "polars") and hasattr(data, "columns"):
             return data
         if module == "pyarrow" and hasattr(data, "column"):
-            twice = sorted(name for name in self._names if data.schema.names.count(name) > 1)
-            if twice:
-                raise refuse(f"there are several columns {twice[0]!r}")
-            return dict(zip(data.schema.names, data.columns, strict=True))
+            self._listed = list(data.schema.names)
+            return dict(zip(self._listed, data.columns, strict=True))
         if hasattr(data, "__arrow_c_stream__"):
-            return self._arrow(data)
+            return self._table(read_arrow(data))
         if isinstance(data, (list, tuple)):
             return self._array(self._rows(data))
         raise refuse(
@@ -84,21 +98,9 @@ class Table:
             )
         return {name: data[:, index] for index, name in enumerate(self._names)}
 
-    def _arrow(self, data: Any) -> Any:
-        problem = "the Arrow stream can't be read"
-        if find_spec("pyarrow"):
-            import pyarrow
-
-            return self._table(attempt(problem, lambda: pyarrow.table(data)))
-        if find_spec("polars"):
-            import polars
-
-            return attempt(problem, lambda: polars.DataFrame(data))
-        raise ImportError("Arrow streams need pyarrow or polars: install one of them")
-
     def column(self, name: str) -> Any:
         """Returns a column, as it is."""
-        columns = getattr(self._data, "columns", None)
+        columns = getattr(self._data, "columns", None) if self._listed is None else self._listed
         if columns is not None and list(columns).count(name) > 1:
             raise refuse(f"there are several columns {name!r}")
         try:
@@ -198,7 +200,7 @@ def _vector(values: Any, name: str) -> npt.NDArray[Any]:
 def numbers(values: Any, name: str) -> Floats:
     """Returns a column of numbers, NaN where one is missing."""
     found = _vector(values, name)
-    if found.dtype.kind == "O" and all(value is None or type(value) in (int, float) for value in found):
+    if found.dtype.kind == "O" and all(map(_is_number, found)):
         # What a list with None becomes.
         try:
             found = np.array([np.nan if value is None else float(value) for value in found])
@@ -207,7 +209,12 @@ def numbers(values: Any, name: str) -> Floats:
     if found.dtype.kind not in "iufb":
         raise refuse(f"column {name!r}: found values of dtype {found.dtype}, expected numbers")
     with np.errstate(over="ignore"):
-        return found.astype(np.float64, copy=False)
+        # Columns of packed records are not aligned: only a copy of them is.
+        return np.require(found, np.float64, "A")
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or type(value) in (int, float) or isinstance(value, (np.integer, np.floating))
 
 
 MANY = 10_000

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, Literal
 
 import numpy as np
@@ -58,11 +59,18 @@ class CovarianceEstimate:
 
 
 def _table(table: Any, columns: Sequence[str] | None, missing: str) -> tuple[Floats, list[str]]:
-    names = _names(table) if columns is None else list(columns)
-    if not names:
+    if missing not in ("keep", "reject"):
+        raise ParameterError(f'missing: found {missing!r}, expected "keep" or "reject"')
+    if isinstance(columns, str) or not isinstance(columns, (Iterable, NoneType)):
+        raise ParameterError(f"columns: found {columns!r}, expected a list of names")
+    if hasattr(table, "__arrow_c_stream__") and not any(hasattr(table, name) for name in ("columns", "keys")):
+        table = _batch.read_arrow(table)
+    labels = _labels(table) if columns is None else list(columns)
+    if not labels:
         raise _batch.refuse("found no columns")
-    found = _batch.Table(table, names)
-    vectors = [_batch.numbers(found.column(name), name) for name in names]
+    found = _batch.Table(table, labels)
+    names = [str(label) for label in labels]
+    vectors = [_batch.numbers(found.column(label), name) for label, name in zip(labels, names, strict=True)]
     if len({len(vector) for vector in vectors}) > 1:
         raise _batch.refuse("the columns differ in length")
     rows = np.column_stack(vectors)
@@ -77,17 +85,19 @@ def _table(table: Any, columns: Sequence[str] | None, missing: str) -> tuple[Flo
     return rows, names
 
 
-def _names(table: Any) -> list[str]:
-    """Returns the names of all columns."""
+def _labels(table: Any) -> list[Any]:
+    """Returns the labels of all columns. Those of pandas need not be text."""
     if isinstance(table, np.ndarray):
         if table.dtype.names is not None:
             return list(table.dtype.names)
-        return [str(index) for index in range(table.shape[1] if table.ndim == 2 else 0)]
-    for names in (getattr(table, "column_names", None), getattr(table, "columns", None)):
-        if names is not None:
-            return [str(name) for name in names]
+        if table.ndim != 2:
+            raise _batch.refuse(f"found an array of shape {table.shape}, expected (rows, columns)")
+        return [str(index) for index in range(table.shape[1])]
+    for labels in (getattr(table, "column_names", None), getattr(table, "columns", None)):
+        if labels is not None:
+            return list(labels)
     if hasattr(table, "keys"):
-        return [str(name) for name in table.keys()]
+        return list(table.keys())
     if isinstance(table, (list, tuple)) and table and isinstance(table[0], (list, tuple)):
         return [str(index) for index in range(len(table[0]))]
     raise _batch.refuse("the columns have no names: name them with columns")
@@ -112,13 +122,16 @@ def robust_mean(
 
     Neighbours are tables with the same number of rows that differ in one row. Every answer, also a
     refusal, is private and costs the same budget. `scale` is the standard deviation of clean values:
-    numbers, `auto`, or `whiten` for correlated columns. A row with a missing value counts in the
+    numbers, `auto`, or `whiten` for correlated columns. `range` bounds every mean, in scales around 0,
+    for the methods `tukey` and `resilience`. A row with a missing value counts in the
     middle, or with missing = "reject" is an error. `ledger` and `data_set` name the ledger that is
     charged before the answer is returned; by default it is that of HUSHFLOW_LEDGER or the user's
     configuration, if there is one. With `seed` the answer is a simulation and protects nobody.
 
     Raises ParameterError, BatchError for the table, and LedgerError.
     """
+    if isinstance(range, (int, float)) and not 0 < range < np.inf:
+        raise ParameterError(f"range: found {range}, expected a finite number above 0")
     rows, names = _table(table, columns, missing)
     report = json.loads(
         _hushflow.robust_mean(

@@ -10,7 +10,26 @@ import numpy.typing as npt
 
 from ._types import Path, ViewOptions
 
-Floats = npt.NDArray[np.float64]
+__all__ = [
+    "Follow",
+    "Log",
+    "NoiseStream",
+    "Pipeline",
+    "PrivateAdam",
+    "Session",
+    "Strategy",
+    "TrainingPlan",
+    "calibrate",
+    "command",
+    "ledger",
+    "plan",
+    "private_covariance",
+    "robust_mean",
+    "run",
+    "strategy_names",
+]
+
+_Floats = npt.NDArray[np.float64]
 
 @final
 class Strategy:
@@ -57,8 +76,10 @@ class Strategy:
         """Proven lower bound of the rmse of every strategy."""
     def sensitivity(self, participation: str | None = None) -> float:
         """Returns the sensitivity under a participation such as `20x100`; by default its own."""
-    def matrix(self, steps: int | None = None) -> Floats:
+    def matrix(self, steps: int | None = None) -> _Floats:
         """Returns C for the first steps, by default all, as an array of shape (rows, steps)."""
+    def __copy__(self) -> Strategy: ...
+    def __deepcopy__(self, _memo: object) -> Strategy: ...
 
 @final
 class NoiseStream:
@@ -81,8 +102,8 @@ class NoiseStream:
     def next_step(self) -> int: ...
     @property
     def sensitivity(self) -> float: ...
-    def standard_deviations(self) -> Floats: ...
-    def draw(self, step: int) -> Floats: ...
+    def standard_deviations(self) -> _Floats: ...
+    def draw(self, step: int) -> _Floats: ...
 
 @final
 class TrainingPlan:
@@ -97,6 +118,8 @@ class TrainingPlan:
         neighbours: str,
         method: str,
     ) -> TrainingPlan: ...
+    @property
+    def sized(self) -> bool: ...
     @property
     def horizon(self) -> int:
         """Number of steps."""
@@ -117,7 +140,7 @@ class TrainingPlan:
 class PrivateAdam:
     def __new__(
         cls,
-        parameters: Floats,
+        parameters: _Floats,
         plan: TrainingPlan,
         strategy: Strategy,
         batch_size: int,
@@ -129,14 +152,14 @@ class PrivateAdam:
     @property
     def private(self) -> bool: ...
     @property
-    def parameters(self) -> Floats: ...
+    def parameters(self) -> _Floats: ...
     @property
     def next_step(self) -> int: ...
     @property
     def batch_size(self) -> int: ...
     @property
     def noise_multiplier(self) -> float: ...
-    def step(self, gradients: npt.NDArray[np.float32]) -> Floats: ...
+    def step(self, gradients: npt.NDArray[np.float32]) -> _Floats: ...
     def spent(self) -> float: ...
     def save(self) -> bytes: ...
     def restore(self, state: bytes) -> None: ...
@@ -161,7 +184,7 @@ def calibrate(
 ) -> tuple[float, float, float, float, float]: ...
 def ledger(directory: Path, *, delta: float | None = None) -> dict[str, Any]: ...
 def robust_mean(
-    rows: Floats,
+    rows: _Floats,
     *,
     corruption: float,
     epsilon: float,
@@ -174,7 +197,7 @@ def robust_mean(
     data_set: str | None,
 ) -> str: ...
 def private_covariance(
-    rows: Floats,
+    rows: _Floats,
     names: Sequence[str],
     bounds: Sequence[tuple[float, float]],
     *,
@@ -217,6 +240,8 @@ class Pipeline:
     @property
     def state(self) -> str | None:
         """Its state directory."""
+    def __copy__(self) -> Pipeline: ...
+    def __deepcopy__(self, _memo: object) -> Pipeline: ...
 
 def run(
     pipeline: Pipeline, *, state: Path | None = None, workers: int = 1
@@ -247,7 +272,7 @@ class Session:
     ) -> Session: ...
     def push(
         self,
-        columns: Sequence[Floats],
+        columns: Sequence[_Floats],
         *,
         keys: npt.NDArray[np.uint32] | None = None,
         times: npt.NDArray[np.int64] | None = None,

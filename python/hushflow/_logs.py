@@ -267,7 +267,9 @@ class Log:
         for key in self.keys:
             rows = view["key"] == key
             ends = [view[f"mean_{end}_{column}"][rows] for end in ("lower", "upper")]
-            (line,) = axes.plot(steps[rows], view[f"mean_{column}"][rows], label=key)
+            # Markers show epochs whose neighbours have no mean.
+            marker = "." if rows.sum() <= 50 else ""
+            (line,) = axes.plot(steps[rows], view[f"mean_{column}"][rows], marker=marker, label=key)
             axes.fill_between(steps[rows], *ends, color=line.get_color(), alpha=0.2, linewidth=0)
         axes.tick_params(axis="x", rotation=30 if "start" in view else 0)
         axes.set_ylabel(f"mean of {column}")
@@ -325,11 +327,13 @@ def _options(
     keys: Sequence[str] | None,
     since: int,
 ) -> ViewOptions:
+    if total and keys is not None:
+        raise ParameterError("keys and total: found both, expected one of them: the total is over all keys")
     return {
         "workload": workload,
         "estimate": estimate,
         "regress": regress,
-        "settings": None if settings is None else json.dumps(dict(settings)),
+        "settings": None if settings is None else _json(settings),
         "covariance": covariance,
         "level": level,
         "joint": joint,
@@ -339,6 +343,15 @@ def _options(
         "keys": keys,
         "since": since,
     }
+
+
+def _json(settings: Mapping[str, object]) -> str:
+    try:
+        return json.dumps(dict(settings), allow_nan=False)
+    except (TypeError, ValueError):
+        raise ParameterError(
+            "settings: expected fields by name, whose values are text, finite numbers, or lists of them"
+        ) from None
 
 
 def open_log(directory: Path) -> Log:

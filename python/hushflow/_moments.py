@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from . import _batch, _hushflow
+from . import _batch, _fields, _hushflow
 from ._accounts import Budget, ledger
 from ._errors import ParameterError, RunError, StateError
 from ._hushflow import Pipeline, Strategy
@@ -173,8 +172,9 @@ class ContinualMoments(Owned):
         self._reset()
 
     def _reset(self) -> None:
-        self._opening = threading.Lock()
+        self._opening, self._process = threading.Lock(), os.getpid()
         self._session: _hushflow.Session | None = None
+        self._directory: str | None = None
         self._fitted: Pipeline | None = None
         self._numbers: _batch.KeyNumbers | None = None
         self._closed = False
@@ -214,14 +214,16 @@ class ContinualMoments(Owned):
 
     # The pipeline.
 
-    def to_toml(self, *, path: str = "-", format: str = "csv", arrival: str = "arrival") -> str:
+    def to_toml(self, *, path: str = "-", format: str = "csv", arrival: str | None = None) -> str:
         """Returns the pipeline file with which `hushflow run` continues this publication.
 
-        `path` and `format` are those of its source, whose rows need a column `arrival` with the time
-        at which they became known, and one with event times, named `time` unless the parameter `time`
-        names another; with `epoch_rows` they need neither. Change nothing else: the log belongs to these parameters.
+        `path` and `format` are those of its source. Its rows need a column `arrival` with the time at
+        which they became known, and one with event times. By default these are `arrival`, and the
+        parameter `time` or else `time`, with underscores after a name that another column has. With
+        `epoch_rows` neither is needed. Change nothing else: the log belongs to these parameters.
         """
-        columns = _given("columns", self.columns)
+        columns = _fields.mapping("columns", _fields.given("columns", self.columns))
+        histograms = _fields.mapping("histograms", {} if self.histograms is None else self.histograms)
         strategy = self.strategy
         horizon, workload = self.horizon, self.workload
         if isinstance(strategy, Strategy):
@@ -240,6 +242,13 @@ class ContinualMoments(Owned):
         limits = (self.participations, self.min_separation, self.records_per_epoch)
         if self.entity is None and any(limit is not None for limit in limits):
             raise ParameterError("participations, min_separation and records_per_epoch need entity")
+        taken = [*columns, self.key, self.entity, self.time, arrival]
+
+        def free(name: str) -> str:
+            while name in taken:
+                name += "_"
+            return name
+
         timed = (self.start, self.time, self.allowed_lateness)
         if self.epoch_rows is not None and any(given is not None for given in timed):
             raise ParameterError("epoch_rows: found start, time or allowed_lateness, which are for epochs of time")
@@ -250,7 +259,7 @@ class ContinualMoments(Owned):
                 "missing": self.missing,
                 "malformed": "reject" if self.missing == "reject" else "skip",
             },
-            "key": {"column": self.key, "values": None if self.keys is None else list(self.keys)},
+            "key": {"column": self.key, "values": None if self.keys is None else _fields.listed("keys", self.keys)},
             "entity": {
                 "column": self.entity,
                 "participations": self.participations,
@@ -259,20 +268,20 @@ class ContinualMoments(Owned):
             },
             "epochs": {
                 "records": self.epoch_rows,
-                "horizon": _given("horizon", horizon),
+                "horizon": _fields.given("horizon", horizon),
             }
             if self.epoch_rows is not None
             else {
-                "time": self.time or "time",
-                "arrival": arrival,
+                "time": free("time") if self.time is None else self.time,
+                "arrival": free("arrival") if arrival is None else arrival,
                 "start": self._start(),
                 "length": self.every,
                 "allowed_lateness": self.allowed_lateness,
-                "horizon": _given("horizon", horizon),
+                "horizon": _fields.given("horizon", horizon),
             },
             "privacy": {
-                "epsilon": _given("epsilon", self.epsilon),
-                "delta": _given("delta", self.delta),
+                "epsilon": _fields.given("epsilon", self.epsilon),
+                "delta": _fields.given("delta", self.delta),
                 "neighbours": self.neighbours,
                 "unit": None if self.entity is None else "entity",
                 "second_moments": self.second_moments,
@@ -280,39 +289,47 @@ class ContinualMoments(Owned):
             },
             "release": {"strategy": strategy, "workload": workload},
             "ledger": {
-                "directory": None if self.ledger is None else os.path.abspath(self.ledger),
+                "directory": None if self.ledger is None else _fields.absolute("ledger", self.ledger),
                 "data_set": self.name if self.data_set is None and self.ledger is not None else self.data_set,
             },
-            "state": {"anchor": None if self.anchor is None else os.path.abspath(self.anchor)},
+            "state": {"anchor": None if self.anchor is None else _fields.absolute("anchor", self.anchor)},
             "simulation": {"seed": self.seed},
         }
-        lines = [f"name = {_toml(self.name)}"]
+        lines = [f"name = {_fields.toml('name', self.name)}"]
         for column, bounds in columns.items():
-            lower, upper = _bounds(column, bounds)
-            lines += ["", "[[columns]]", f"name = {_toml(column)}"]
-            lines += [f"lower = {_toml(lower)}", f"upper = {_toml(upper)}"]
-        for column, bins in (self.histograms or {}).items():
-            counts = f"bins = {_toml(bins)}" if isinstance(bins, int) else f"edges = {_toml([float(e) for e in bins])}"
-            lines += ["", "[[histograms]]", f"column = {_toml(column)}", counts]
+            lower, upper = _fields.pair("columns", bounds, f"the bounds of {column!r} are not a pair of numbers")
+            lines += ["", "[[columns]]", f"name = {_fields.toml('columns', column)}"]
+            lines += [f"lower = {lower!r}", f"upper = {upper!r}"]
+        for column, bins in histograms.items():
+            is_number = isinstance(bins, (int, np.integer)) and not isinstance(bins, bool)
+            counts = f"bins = {bins}" if is_number else f"edges = {_fields.edges(column, bins)}"
+            lines += ["", "[[histograms]]", f"column = {_fields.toml('histograms', column)}", counts]
         for title, fields in tables.items():
-            written = [f"{name} = {_toml(value)}" for name, value in fields.items() if value is not None]
+            found = [(name, value) for name, value in fields.items() if value is not None]
+            written = [f"{name} = {_fields.toml(_GIVEN_AS.get(name, name), value)}" for name, value in found]
             if title == "ledger" and self.budget is not None:
-                epsilon, delta = self.budget
-                written.append(f"budget = {{ epsilon = {_toml(float(epsilon))}, delta = {_toml(float(delta))} }}")
+                epsilon, delta = _fields.pair("budget", self.budget)
+                written.append(f"budget = {{ epsilon = {epsilon!r}, delta = {delta!r} }}")
             if written:
                 lines += ["", f"[{title}]", *written]
         return "\n".join(lines) + "\n"
 
     def _start(self) -> str:
         """The start of the first epoch: the given one, that of the log, or today."""
-        if isinstance(self.start, str):
-            return self.start
-        if isinstance(self.start, datetime):
-            zoned = self.start if self.start.tzinfo else self.start.replace(tzinfo=timezone.utc)
-            return zoned.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
-        if self.start is not None:
-            return self.start.isoformat()
-        state: Path = _given("state", self.state)
+        start = self.start
+        if isinstance(start, str):
+            return start
+        if isinstance(start, date) and start == start:  # pandas.NaT is a date that equals nothing.
+            if not isinstance(start, datetime):
+                return start.isoformat()
+            try:
+                zoned = start if start.tzinfo else start.replace(tzinfo=timezone.utc)
+                return zoned.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+            except OverflowError:
+                pass
+        if start is not None:
+            raise ParameterError(f"start: found {start!r}, expected text such as 2013-01-01, a date or a datetime")
+        state = _fields.absolute("state", _fields.given("state", self.state))
         try:
             epochs = Log(state).parameters["epochs"]["schedule"]
             micros = epochs["by-time"]["start"]
@@ -329,13 +346,21 @@ class ContinualMoments(Owned):
                 self._fitted = given if isinstance(given, Pipeline) else Pipeline(given)
         return self._fitted
 
-    def _state(self) -> Path:
-        found: Path | None = self._pipeline().state if self.state is None else self.state
-        given: Path = _given("state", found)
-        return given
+    def _state(self) -> str:
+        """The state directory: an absolute path, because the process may change its directory later."""
+        if self._directory is None:
+            given = self._pipeline().state if self.state is None else self.state
+            self._directory = _fields.absolute("state", _fields.given("state", given))
+        return self._directory
+
+    def _lock(self) -> threading.Lock:
+        """The lock of opening and closing. That of a fork is new: a thread of the parent may have held it."""
+        if self._process != os.getpid():
+            self._opening, self._process = threading.Lock(), os.getpid()
+        return self._opening
 
     def _open(self) -> _hushflow.Session:
-        with self._opening:
+        with self._lock():
             if self._closed:
                 raise RunError("it is closed: make another one to continue after the last committed epoch")
             if self._session is None:
@@ -383,7 +408,7 @@ class ContinualMoments(Owned):
 
     def close(self) -> None:
         """Unlocks the directory. Records of epochs that are not closed are forgotten."""
-        with self._opening:
+        with self._lock():
             self._closed = True
             if self._session is not None:
                 self._session.close()
@@ -457,39 +482,13 @@ class ContinualMoments(Owned):
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open" if self._session is not None else "not open yet"
-        where = "" if self.state is None else f"state={os.fspath(self.state)!r}, "
+        where = "" if self.state is None else f"state={str(self.state)!r}, "
         return f"ContinualMoments({where}{state})"
 
 
-_OPEN = "parameters can't change while the publication is open: make another one"
+_OPEN = "parameters can't change once the publication is open: make another one"
+
+_GIVEN_AS = {"records": "epoch_rows", "length": "every", "values": "keys"}
+"""Parameters whose fields have other names."""
 
 _PARAMETERS = [name for name in inspect.signature(ContinualMoments.__init__).parameters if name != "self"]
-
-
-def _given(name: str, value: Any) -> Any:
-    if value is None:
-        raise ParameterError(f"{name}: it is missing")
-    return value
-
-
-def _bounds(column: str, bounds: Any) -> tuple[float, float]:
-    try:
-        lower, upper = bounds
-        return float(lower), float(upper)
-    except (TypeError, ValueError):
-        raise ParameterError(f"columns: the bounds of {column!r} are not a pair of numbers") from None
-
-
-def _toml(value: Any) -> str:
-    """Writes a value of TOML."""
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml(inner) for inner in value) + "]"
-    if isinstance(value, (str, os.PathLike)):
-        return json.dumps(os.fspath(value), ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, np.integer)):
-        return str(int(value))
-    if isinstance(value, (float, np.floating)):
-        return repr(float(value))
-    raise ParameterError(f"found {type(value).__name__}, expected text or a number")

@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ._errors import ParameterError
 from ._hushflow import NoiseStream
 from ._owned import Owned
 from .strategy import Strategy, parse
@@ -46,10 +47,13 @@ class CorrelatedNoise(Owned):
         neighbours: Neighbours = "zero-out",
         seed: int | None = None,
     ) -> None:
+        if not isinstance(strategy, Strategy):
+            raise ParameterError(f"strategy: found {type(strategy).__name__}, expected a strategy")
         self.strategy = strategy
         """The strategy."""
         self.noise_multiplier = noise_multiplier
         """Standard deviation of z divided by the sensitivity."""
+        _find_memory(strategy, dimension)
         self._stream = NoiseStream(strategy, dimension, noise_multiplier, clip_norm, neighbours, seed)
         self._deviations: Floats | None = None
 
@@ -95,6 +99,18 @@ class CorrelatedNoise(Owned):
 
     def __repr__(self) -> str:
         return f"CorrelatedNoise({self.strategy!r}, dimension={self.dimension}, next_step={self.next_step})"
+
+
+def _find_memory(strategy: Strategy, dimension: int) -> None:
+    """Raises ParameterError unless there is memory for a step and for the state of the strategy."""
+    problem = f"dimension: found {dimension!r}, expected a number of values that memory has room for"
+    if not isinstance(dimension, (int, np.integer)):
+        raise ParameterError(problem)
+    size = int(dimension) * (8 + (strategy.state_bytes or 0))
+    try:
+        np.empty(size, dtype=np.uint8)
+    except (MemoryError, ValueError):
+        raise ParameterError(problem) from None
 
 
 def correlated(

@@ -91,6 +91,8 @@ class PrivateAdam(Owned):
         journal: Path | None = None,
         seed: int | None = None,
     ) -> None:
+        if not isinstance(plan, TrainingPlan):
+            raise ParameterError(f"plan: found {type(plan).__name__}, expected what hushflow.training.plan() returns")
         self.plan = plan
         """The promise."""
         self._params = [_array(value, f"parameter {place}") for place, value in enumerate(params)]
@@ -132,7 +134,7 @@ class PrivateAdam(Owned):
         size = sum(array.size for array in self._params)
         if gradients.shape[1] != size:
             raise BatchError(f"found gradients of {gradients.shape[1]} values, expected (batch, {size})")
-        self._write(self._begin(len(gradients)).step(gradients))
+        self._write(self._begin(len(gradients)).step(np.require(gradients, requirements="A")))
 
     def _write(self, values: npt.NDArray[np.float64]) -> None:
         start = 0
@@ -178,10 +180,13 @@ class PrivateAdam(Owned):
 
         Raises StateError for another state. Without its own journal the next step is refused.
         """
+        unknown = StateError("found no state of PrivateAdam: expected what state_dict() returned")
         try:
             batch_size, state = state_dict["batch_size"], state_dict["state"]
         except (TypeError, KeyError):
-            raise StateError("found no state of PrivateAdam: expected what state_dict() returned") from None
+            raise unknown from None
+        if batch_size is not None and not isinstance(state, bytes):
+            raise unknown
         if batch_size is None:
             if self._run is not None and self._run.next_step > 1:
                 raise StateError("the state is older than the first step: begin a new run instead")
@@ -202,8 +207,13 @@ def _array(value: Any, what: str, error: type[Exception] = ParameterError) -> np
         value = value.detach()
         if value.device.type != "cpu":
             raise error(f"{what}: found a tensor on {value.device.type}, expected one in the memory of the processor")
-        value = value.numpy()
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
-        found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+        try:
+            value = value.numpy()
+        except TypeError:
+            kind = f"{value.dtype} and {value.layout}"
+            raise error(f"{what}: found a tensor of {kind}, expected a dense one of float32") from None
+    masked = isinstance(value, np.ma.MaskedArray)
+    if masked or not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        found = value.dtype if isinstance(value, np.ndarray) and not masked else type(value).__name__
         raise error(f"{what}: found {found}, expected an array or tensor of floats")
     return value

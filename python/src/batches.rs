@@ -262,15 +262,18 @@ impl BatchRules {
                 continue;
             }
             complete = false;
-            let (what, refuse) = match value.is_nan() {
-                true => ("no value", self.missing == MissingPolicy::Reject),
-                false => ("an infinite value", self.malformed == RowPolicy::Reject),
+            let (what, refuse, remedy) = match value.is_nan() {
+                true => ("no value", self.missing == MissingPolicy::Reject, "missing = \"skip\" leaves"),
+                false => (
+                    "an infinite value",
+                    self.malformed == RowPolicy::Reject,
+                    "missing = \"skip\", or in a pipeline file malformed = \"skip\", leaves",
+                ),
             };
             if refuse {
                 let name = &self.names[column];
                 return Err(refused(&format!(
-                    "column {name:?}, row {row}: found {what}, expected a finite number; missing = \"skip\" and malformed = \
-                     \"skip\" leave such rows out"
+                    "column {name:?}, row {row}: found {what}, expected a finite number; {remedy} such rows out"
                 )));
             }
             *value = f64::NAN;

@@ -71,6 +71,15 @@ impl Pipeline {
     fn __repr__(&self) -> String {
         format!("Pipeline({:?})", self.0.name)
     }
+
+    /// It never changes, so it is its own copy: scikit-learn's `clone` copies parameters.
+    fn __copy__<'py>(slf: PyRef<'py, Self>) -> PyRef<'py, Self> {
+        slf
+    }
+
+    fn __deepcopy__<'py>(slf: PyRef<'py, Self>, _memo: &Bound<'py, PyAny>) -> PyRef<'py, Self> {
+        slf
+    }
 }
 
 /// Returns the given state directory, or else that of the pipeline.

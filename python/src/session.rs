@@ -146,10 +146,20 @@ impl Session {
         ended.and_then(Result::err).unwrap_or_else(closed)
     }
 
+    /// The failure that has ended the dataflow, or that all epochs are published.
+    fn finished(&self) -> Failure {
+        let (ended, horizon) = (self.shared.progress().ended.clone(), self.rules.horizon());
+        let message = format!("all {horizon} epochs are published: a longer stream needs a new publication");
+        ended.and_then(Result::err).unwrap_or_else(|| Failure::new("RunError", message))
+    }
+
     /// Sends the records of a batch. Returns the last epoch that they have filled.
     fn send(&self, batch: Batch) -> Result<Option<u64>, Failure> {
         let rows = batch.rows as u64;
         let mut open = self.open();
+        if open.epoch > self.rules.horizon() {
+            return Err(self.finished());
+        }
         if open.senders.is_empty() {
             return Err(self.failure());
         }
@@ -185,13 +195,10 @@ impl Session {
         if let Some(rows) = self.rules.epoch_rows() {
             return Err(Failure::new("RunError", format!("epochs of {rows} rows close by themselves")));
         }
-        let (mut open, horizon) = (self.open(), self.rules.horizon());
+        let mut open = self.open();
         let epoch = open.epoch;
-        if epoch > horizon {
-            return Err(Failure::new(
-                "RunError",
-                format!("all {horizon} epochs are published: a longer stream needs a new publication"),
-            ));
+        if epoch > self.rules.horizon() {
+            return Err(self.finished());
         }
         if open.senders.is_empty() {
             return Err(self.failure());
@@ -303,8 +310,9 @@ impl Session {
     }
 
     #[getter]
-    fn committed(&self) -> u64 {
-        self.shared.progress().committed
+    fn committed(&self) -> PyResult<u64> {
+        self.owner.check("publication")?;
+        Ok(self.shared.progress().committed)
     }
 
     #[getter]

@@ -212,6 +212,15 @@ impl Strategy {
         };
         format!("Strategy({:?}, workload={:?}{horizon}{participation})", self.name(), self.workload())
     }
+
+    /// It never changes, so it is its own copy: scikit-learn's `clone` copies parameters.
+    fn __copy__<'py>(slf: PyRef<'py, Self>) -> PyRef<'py, Self> {
+        slf
+    }
+
+    fn __deepcopy__<'py>(slf: PyRef<'py, Self>, _memo: &Bound<'py, PyAny>) -> PyRef<'py, Self> {
+        slf
+    }
 }
 
 /// Returns a lower bound of the loss of every strategy.

@@ -110,6 +110,12 @@ impl TrainingPlan {
     fn delta(&self) -> f64 {
         self.plan.delta.value()
     }
+
+    fn __repr__(&self) -> String {
+        let size = self.batch_size().map(|size| format!(", batch_size={size}")).unwrap_or_default();
+        let (epsilon, delta) = (self.epsilon(), self.delta());
+        format!("TrainingPlan({:?}, epsilon={epsilon:?}, delta={delta:?}{size})", self.participation())
+    }
 }
 
 /// Returns the plan with batches of this size and `steps` steps in each pass.

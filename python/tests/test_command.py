@@ -73,3 +73,9 @@ def test_the_import_leaves_numpy_for_later() -> None:
         "assert set(hf.__all__) <= set(dir(hf)); [getattr(hf, name) for name in hf.__all__]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_unknown_names_are_errors() -> None:
+    """Also for a type checker, which would otherwise find this comment useless."""
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        hf.nothing  # type: ignore[attr-defined]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
 import polars
+import pyarrow
 import pytest
 
 import hushflow as hf
@@ -84,3 +86,22 @@ def test_wrong_arguments_are_named() -> None:
         hf.private_covariance(gap, bounds=(0, 1), rho=0.1)
     with pytest.raises(hf.BatchError, match="expected numbers"):
         hf.robust_mean({"x": ["a"]}, corruption=0.01, epsilon=1.0, delta=1e-6)
+    wrongs: list[tuple[dict[str, Any], str]] = [
+        ({"missing": "skip"}, "missing: found 'skip'"),
+        ({"columns": "x"}, "columns: found 'x'"),
+        ({"range": -1.0}, "range: found -1.0"),
+        ({"range": float("nan")}, "range: found nan"),
+    ]
+    for wrong, message in wrongs:
+        with pytest.raises(hf.ParameterError, match=message):
+            hf.robust_mean(rows, corruption=0.01, epsilon=1.0, delta=1e-6, **wrong)
+    with pytest.raises(hf.BatchError, match=r"shape \(50,\), expected \(rows, columns\)"):
+        hf.robust_mean(rows[:, 0], corruption=0.01, epsilon=1.0, delta=1e-6)
+
+
+def test_tables_without_names_of_text_are_read() -> None:
+    rows = np.random.default_rng(1).normal(0, 1, (500, 2))
+    tables = [pandas.DataFrame(rows), pyarrow.table({"0": rows[:, 0], "1": rows[:, 1]}).to_reader(), rows]
+    found = [hf.private_covariance(table, bounds=(-4, 4), rho=1.0, seed=1) for table in tables]
+    assert all(one.columns == ["0", "1"] for one in found)
+    assert all((one.covariance == found[0].covariance).all() for one in found)

@@ -164,11 +164,14 @@ def test_errors_have_the_messages_of_the_command(hushflow: Command, state: Path,
         ({"estimate": "adam", "workload": "prefix"}, "workload"),
         ({"estimate": "adam", "settings": {"beta3": 0.9}}, "beta3: unknown field"),
         ({"settings": {"beta1": 0.9}}, "settings"),
+        ({"estimate": "adam", "settings": {"beta1": float("nan")}}, "settings: expected fields by name"),
+        ({"estimate": "adam", "settings": 3}, "settings: expected fields by name"),
         ({"estimate": "pca"}, "components"),
         ({"regress": "blub"}, "regress"),
         ({"covariance": "blub"}, "covariance"),
         ({"level": 1.5}, "level"),
         ({"keys": ["XXX"]}, "keys"),
+        ({"keys": ["JFK"], "total": True}, "keys and total: found both"),
     ]:
         with pytest.raises(hf.ParameterError, match=name):
             log.view(**arguments)  # type: ignore[arg-type]
@@ -226,6 +229,8 @@ def test_plot_draws_every_key(state: Path) -> None:
     log = hf.open_log(state)
     axes = log.plot("dep_delay", workload="window:7")
     assert [line.get_label() for line in axes.lines] == log.keys and len(axes.collections) == 3
+    # A line through a single epoch is invisible without a marker.
+    assert all(line.get_marker() == "." for line in axes.lines)
     with pytest.raises(hf.ParameterError, match="no column 'blub'"):
         log.plot("blub")
 

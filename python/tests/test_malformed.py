@@ -134,22 +134,24 @@ def frame(batch: Batch, rng: random.Random) -> Any:
     return rng.choice(kinds)(batch) if batch else batch
 
 
+PARAMETERS: dict[str, Any] = {
+    "columns": {"x": (-1, 1), "y": (0, 10)},
+    "key": "key",
+    "keys": ["a", "b"],
+    "time": "at",
+    "entity": "who",
+    "participations": 2,
+    "start": "2026-01-01",
+    "horizon": 3,
+    "epsilon": 1.0,
+    "delta": 1e-6,
+    "strategy": "identity",
+    "seed": 3,
+}
+
+
 def test_malformed_batches_count_nothing(tmp_path: Path) -> None:
-    parameters: dict[str, Any] = {
-        "columns": {"x": (-1, 1), "y": (0, 10)},
-        "key": "key",
-        "keys": ["a", "b"],
-        "time": "at",
-        "entity": "who",
-        "participations": 2,
-        "start": "2026-01-01",
-        "horizon": 3,
-        "epsilon": 1.0,
-        "delta": 1e-6,
-        "strategy": "identity",
-        "seed": 3,
-    }
-    attacked = hf.ContinualMoments(**parameters, state=tmp_path / "attacked")
+    attacked = hf.ContinualMoments(**PARAMETERS, state=tmp_path / "attacked")
     attacked.partial_fit(good())
     rng = random.Random(17)
     refused = 0
@@ -168,7 +170,7 @@ def test_malformed_batches_count_nothing(tmp_path: Path) -> None:
             pytest.fail(f"{kind}: {batch!r} was counted")
     attacked.partial_fit(good())
     attacked.close_epoch()
-    clean = hf.ContinualMoments(**parameters, state=tmp_path / "clean")
+    clean = hf.ContinualMoments(**PARAMETERS, state=tmp_path / "clean")
     clean.partial_fit(good()).partial_fit(good())
     clean.close_epoch()
     view = {"estimate": "moments"}
@@ -196,6 +198,10 @@ def test_unusual_batches_count(tmp_path: Path) -> None:
         {"x": rows[:, 0], "y": rows[::-1, 1][::-1]},
         polars.DataFrame(rows, schema=["x", "y"]),
     ]
+    packed = np.zeros(len(rows), dtype=[("flag", "i1"), ("x", "f8"), ("y", "f8")])
+    packed["x"], packed["y"] = rows.T
+    forms += [packed, {"x": rows[:, 0].astype(object), "y": list(rows[:, 1])}]
+    assert not packed["x"].flags.aligned
     counts = []
     for number, form in enumerate(forms):
         stream = hf.ContinualMoments(
@@ -215,18 +221,46 @@ def test_numbers_of_any_width_count(tmp_path: Path, dtype: str) -> None:
         assert stream.close_epoch().epoch == 1
 
 
-@pytest.mark.parametrize("kind", ["pandas", "pyarrow", "polars"])
-def test_columns_of_one_name_are_refused(tmp_path: Path, kind: str) -> None:
-    frame = pandas.DataFrame([[1.0, 2.0, 3.0]], columns=["x", "y", "x"])
-    arrays = [pyarrow.array([1.0]), pyarrow.array([2.0]), pyarrow.array([3.0])]
-    tables: dict[str, Any] = {"pandas": frame, "pyarrow": pyarrow.table(arrays, names=["x", "y", "x"])}
-    stream = hf.ContinualMoments(
-        {"x": (0, 4), "y": (0, 4)}, epsilon=1.0, delta=1e-6, horizon=2, state=tmp_path / "state", seed=1
-    )
-    if kind == "polars":
-        # polars has no two columns of one name.
-        stream.partial_fit(polars.DataFrame({"x": [1.0], "y": [2.0]}))
-    else:
-        with pytest.raises(hf.BatchError, match="there are several columns 'x'; nothing of the batch was counted"):
+@pytest.mark.parametrize("twice", ["x", "key", "at", "who"])
+@pytest.mark.parametrize("kind", ["pandas", "pyarrow", "stream"])
+def test_columns_of_one_name_are_refused(tmp_path: Path, kind: str, twice: str) -> None:
+    table = pyarrow.table(good())
+    table = table.append_column(twice, table[twice])
+    frame = pandas.DataFrame(good())
+    tables = {"pandas": pandas.concat([frame, frame[[twice]]], axis=1), "pyarrow": table, "stream": table.to_reader()}
+    with hf.ContinualMoments(**PARAMETERS, state=tmp_path / "state") as stream:
+        with pytest.raises(hf.BatchError, match=f"there are several columns '{twice}'; nothing of the batch was counted"):
             stream.partial_fit(tables[kind])
-    stream.close()
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("columns", ["x"]),
+    ("columns", {"x": (0, 10**400)}),
+    ("columns", {"\ud800": (0, 1)}),
+    ("histograms", ["x"]),
+    ("histograms", {"x": 1.5}),
+    ("histograms", {"x": [0, 1, "b"]}),
+    ("keys", "EWR"),
+    ("keys", {"EWR", "JFK"}),
+    ("keys", (key for key in "ab")),
+    ("keys", [None]),
+    ("state", ""),
+    ("state", 3),
+    ("anchor", ""),
+    ("ledger", ""),
+    ("ledger", b"ledger"),
+    ("start", np.datetime64("2026-01-01")),
+    ("start", pandas.NaT),
+    ("every", pandas.Timedelta("1D")),
+    ("budget", 3),
+    ("budget", ("a", "b")),
+    ("name", None),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_parameters_of_wrong_types_are_named(tmp_path: Path, name: str, value: Any) -> None:
+    stream = hf.ContinualMoments(**({**PARAMETERS, "state": tmp_path / "state"} | {name: value}))
+    assert repr(stream).endswith("not open yet)")
+    with pytest.raises(hf.ParameterError, match=f"^{name}: "):
+        stream.partial_fit(good())

@@ -186,6 +186,8 @@ def test_stream_continues_a_run(hushflow: Command, days: list[Rows], expected: s
             stream.partial_fit(numbers(day) | {"time": numbers(day)["event_time"]}).close_epoch()
         with pytest.raises(hf.RunError, match="all 5 epochs are published"):
             stream.close_epoch()
+        with pytest.raises(hf.RunError, match="all 5 epochs are published"):
+            stream.partial_fit(numbers(days[4]) | {"time": numbers(days[4])["event_time"]})
     assert lines(hushflow, state) == expected
     # The start is that of the log.
     assert moments(state, start=None).epoch_ == 5
@@ -376,7 +378,7 @@ def test_parameters_of_an_open_publication_stay(tmp_path: Path, days: list[Rows]
     stream.epsilon = 0.5
     stream.partial_fit(numbers(days[0]))
     for change in (lambda: setattr(stream, "epsilon", 1.0), lambda: stream.set_params(columns={})):
-        with pytest.raises(hf.RunError, match="parameters can't change while the publication is open"):
+        with pytest.raises(hf.RunError, match="parameters can't change once the publication is open"):
             change()
     assert stream.epsilon == 0.5
     stream.close()
@@ -417,6 +419,10 @@ def test_parameters_follow_scikit_learn(tmp_path: Path) -> None:
     with pytest.raises(hf.ParameterError, match="no parameter 'blub'"):
         stream.set_params(blub=1)
     strategy = hf.strategy.blt(2, horizon=9, workload="average")
+    pipeline = hf.Pipeline("flights", stream.to_toml())
+    for parameter in (strategy, pipeline):
+        # scikit-learn's clone copies every parameter.
+        assert copy.deepcopy(parameter) is parameter and copy.copy(parameter) is parameter
     text = moments(tmp_path / "state", strategy=strategy, horizon=None).to_toml()
     assert 'strategy = "blt:2"' in text and 'workload = "average"' in text and "horizon = 9" in text
     with pytest.raises(hf.ParameterError, match="horizon: found 5"):
@@ -485,16 +491,25 @@ import os, sys
 import hushflow as hf
 stream = hf.ContinualMoments({"x": (0, 1)}, epsilon=1.0, delta=1e-6, horizon=3, state=sys.argv[1])
 stream.partial_fit({"x": [0.5]})
+# As if another thread was at work.
+stream._opening.acquire()
 child = os.fork()
 if child == 0:
     try:
         stream.partial_fit({"x": [0.5]})
     except hf.ForkError as error:
         assert isinstance(error, RuntimeError) and "fork" in str(error)
+        try:
+            stream.epoch_
+        except hf.ForkError:
+            pass
+        else:
+            os._exit(2)
         del stream
         os._exit(42)
     os._exit(1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+stream._opening.release()
 assert stream.close_epoch().epoch == 1
 """
 
@@ -530,3 +545,41 @@ def test_a_release_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
         same = stream.log_.release(1)
         assert release == same and release != later and release.lines is release.lines
         assert pickle.loads(pickle.dumps(release)) == release
+
+
+def test_the_directory_stays_when_the_process_changes_its_own(
+    tmp_path: Path, days: list[Rows], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with moments(Path("state")) as stream:
+        stream.partial_fit(numbers(days[0])).close_epoch()
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert stream.epoch_ == 1 and stream.log_.verify()["committed"] == 1
+        stream.partial_fit(numbers(days[1]))
+        assert stream.close_epoch().epoch == 2
+    assert stream.epoch_ == 2
+
+
+def test_published_streams_take_no_more_rows(tmp_path: Path) -> None:
+    with moments(tmp_path / "state", horizon=2) as stream:
+        stream.close_epoch()
+        stream.close_epoch()
+    with moments(tmp_path / "state", horizon=2) as stream:
+        with pytest.raises(hf.RunError, match="all 2 epochs are published: a longer stream needs a new publication"):
+            stream.partial_fit({"dep_delay": [1.0], "arr_delay": [1.0], "origin": ["JFK"]})
+
+
+def test_columns_may_have_the_names_of_times(hushflow: Command, tmp_path: Path) -> None:
+    """The command continues with other names for the times."""
+    parameters: dict[str, Any] = {"columns": {"time": (0, 1), "arrival": (0, 1)}, "key": None, "keys": None, "horizon": 2}
+    with moments(tmp_path / "state", **parameters) as stream:
+        stream.partial_fit({"time": [0.5], "arrival": [0.5]}).close_epoch()
+        text = stream.to_toml(path=str(tmp_path / "rows.csv"))
+    assert 'time = "time_"' in text and 'arrival = "arrival_"' in text
+    (tmp_path / "rows.csv").write_text(
+        "time,arrival,time_,arrival_\n0.5,0.5,2013-01-03T01:00:00Z,2013-01-03T01:00:00Z\n"
+    )
+    (tmp_path / "rows.toml").write_text(text)
+    hushflow("run", tmp_path / "rows.toml", "--state", tmp_path / "state", "--quiet")
+    assert hf.open_log(tmp_path / "state").verify()["committed"] == 2

@@ -70,6 +70,13 @@ def test_training_learns_and_reports_its_spending() -> None:
     assert len(set(spent)) == 20 and sorted(spent) == spent and 7.9 < spent[-1] <= 8
 
 
+def test_plans_show_their_promise() -> None:
+    plan = hf.training.plan("2x5", epsilon=4.0, delta=1e-6)
+    assert repr(plan) == 'TrainingPlan("2x5", epsilon=4.0, delta=1e-6)'
+    plan = hf.training.plan("2x5", epsilon=4.0, delta=1e-6, batch_size=20)
+    assert repr(plan) == 'TrainingPlan("2x5", epsilon=4.0, delta=1e-6, batch_size=20)'
+
+
 def test_the_noise_matches_the_plan() -> None:
     opt = made(np.ones(SIZE), "identity", batch_size=20, participation="1x4", neighbours="zero-out")
     calibrated = hf.calibrate(epsilon=8, delta=1e-6).noise_multiplier
@@ -106,6 +113,18 @@ else:
     assert "step 3 of this run was drawn already" in run("new").stderr
 
 
+def test_gradients_need_not_be_aligned() -> None:
+    plan = hf.training.plan("1x2", epsilon=8.0, delta=1e-6)
+    values = np.random.default_rng(1).normal(0, 1, (5, 3)).astype(np.float32)
+    shifted = np.frombuffer(b"." + values.tobytes(), dtype=np.float32, offset=1).reshape(values.shape)
+    assert not shifted.flags.aligned
+    found = []
+    for gradients in (values, shifted):
+        found.append(np.zeros(3))
+        hf.torch.PrivateAdam([found[-1]], lr=0.1, clip_norm=1.0, strategy="identity", plan=plan, seed=1).step(gradients)
+    assert (found[0] == found[1]).all()
+
+
 def test_parameters_keep_their_shapes_and_types() -> None:
     several: list[np.ndarray] = [np.ones((2, 3), dtype=np.float32), np.ones(4)[::2], np.ones(())]
     plan = hf.training.plan("1x2", epsilon=8.0, delta=1e-6)
@@ -125,6 +144,7 @@ MALFORMED: list[tuple[Any, str]] = [
     (np.zeros((3, SIZE), dtype=int), "found int64"),
     (np.zeros((3, SIZE), dtype=object), "found object"),
     ([[0.0] * SIZE], "found list"),
+    (np.ma.masked_array(np.zeros((3, SIZE), np.float32)), "found MaskedArray"),
     (None, "found NoneType"),
 ]
 
@@ -182,6 +202,10 @@ def test_states_that_do_not_fit_are_refused() -> None:
         made(np.ones(SIZE)).load_state_dict({**state, "state": state["state"][:-1]})
     with pytest.raises(hf.StateError, match="found no state of PrivateAdam"):
         opt.load_state_dict({})
+    with pytest.raises(hf.StateError, match="found no state of PrivateAdam"):
+        opt.load_state_dict({**state, "state": None})
+    with pytest.raises(hf.ParameterError, match="plan: found NoneType"):
+        hf.torch.PrivateAdam([np.ones(2)], lr=0.1, clip_norm=1.0, strategy="identity", plan=None)  # type: ignore[arg-type]
     for copied in (pickle.dumps, copy.deepcopy):
         with pytest.raises(TypeError, match="a PrivateAdam can't be pickled or copied"):
             copied(opt)
