@@ -26,7 +26,7 @@ from ._errors import (
     StateError,
     StrategyError,
 )
-from ._hushflow import Pipeline, Strategy
+from ._hushflow import Pipeline, Strategy, __version__
 
 if TYPE_CHECKING:
     from . import noise, optax, torch, training
@@ -90,6 +90,7 @@ __all__ = [
     "Strategy",
     "StrategyError",
     "View",
+    "__version__",
     "calibrate",
     "check",
     "ledger",

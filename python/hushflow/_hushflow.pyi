@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from ._types import Path, ViewOptions
 
+__version__: str
+
 __all__ = [
     "Follow",
     "Log",
@@ -19,6 +21,7 @@ __all__ = [
     "Session",
     "Strategy",
     "TrainingPlan",
+    "__version__",
     "calibrate",
     "command",
     "ledger",

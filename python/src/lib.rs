@@ -22,6 +22,9 @@ use pyo3::prelude::pymodule;
 #[pymodule]
 mod _hushflow {
     #[pymodule_export]
+    #[allow(non_upper_case_globals, reason = "the name that Python has for it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+    #[pymodule_export]
     use crate::accounting::{calibrate, ledger};
     #[pymodule_export]
     use crate::command::command;

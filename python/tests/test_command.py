@@ -33,6 +33,7 @@ def test_output_agrees_with_the_command(installed: list[str], hushflow: Command)
     for arguments in cases:
         done = run(installed, *arguments)
         assert (done.returncode, done.stdout) == (0, hushflow(*arguments))
+    assert hf.__version__ == hushflow("--version").split()[1]
 
 
 def test_it_publishes_and_reads(installed: list[str], tmp_path: Path) -> None:
