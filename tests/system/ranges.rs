@@ -1,5 +1,5 @@
-//! Large files, of text, packed text and Parquet, that the workers of all processes read at once: the exact sums and the releases are
-//! those of one reader, also when processes are killed.
+//! Large files, of text, packed text and Parquet, that the workers of all processes read at once:
+//! the exact sums and the releases are those of one reader, also when processes are killed.
 
 use std::fmt::Write as _;
 use std::path::Path;
