@@ -1,9 +1,9 @@
 //! Partitions of live sources that other processes read.
 //!
 //! ```text
-//! first process     merge ── which partition        merge ── last closed epoch
-//!                               ↓                     ↑                ↓
-//! another process            reader, clock ─ epochs, keys, marks    late records ─ values ─→ workers
+//! first process    merge ─ partition            merge ─ last closed epoch
+//!                              ↓                  ↑            ↓
+//! another process           reader, clock ─ keys, epochs    late records ─ values ─→ workers
 //! ```
 //!
 //! A reader of another process runs as a [reader](super::super::threads) of the first one: its
