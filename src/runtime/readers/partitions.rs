@@ -56,7 +56,8 @@ impl PartitionReaders {
         let (readers, raised) = (Arc::clone(&events), fault.clone());
         spawn("partitions", fault, move || {
             for message in messages {
-                let ReaderMessage::Event(PartitionEvent { reader, event }) = message else { continue };
+                let ReaderMessage::Event(event) = message else { continue };
+                let PartitionEvent { reader, event } = *event;
                 match locked(&readers).get(&reader) {
                     // The receiver is gone if the run has ended.
                     Some(sender) => drop(sender.send(received(event))),
@@ -257,7 +258,8 @@ impl PartitionThread {
         let (kept, event) = split(event, since, (self.process, has_entities));
         locked(&self.held).push_back(kept);
         let Some(post) = self.post.upgrade() else { return false };
-        post.send(0, ReaderMessage::Event(PartitionEvent { reader: self.request.reader, event }));
+        let event = PartitionEvent { reader: self.request.reader, event };
+        post.send(0, ReaderMessage::Event(Box::new(event)));
         true
     }
 }

@@ -31,7 +31,7 @@ pub(super) enum ReaderMessage {
     /// The first process asks to read a partition.
     Read(PartitionRequest),
     /// What the reader of a partition has come to.
-    Event(PartitionEvent),
+    Event(Box<PartitionEvent>),
     /// The first process has taken the oldest event of this reader that it had not taken. Records
     /// of epochs up to this one are late.
     Taken(usize, u64),
