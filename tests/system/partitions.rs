@@ -219,5 +219,5 @@ fn a_process_that_is_refused_ends_the_run_and_silence_is_judged_by_the_first() {
     let idle = ["--until-idle", "300ms"];
     let [first, second] = [start(&pipeline, "0", &idle), start(&locked, "1", &idle)];
     [first, second].into_iter().for_each(|child| drop(wait(child).succeeded()));
-    drop(finish(&mut run(&pipeline, &case.state(), 1).args(idle)).succeeded());
+    drop(finish(run(&pipeline, &case.state(), 1).args(idle)).succeeded());
 }
