@@ -164,8 +164,8 @@ impl Control {
         Control { grace, ..self.clone() }
     }
 
-    /// Returns the control of readers in a process that follows another one, which decides when they
-    /// end.
+    /// Returns the control of readers in a process that follows another one, which decides when
+    /// they end.
     pub(crate) fn of_follower(&self) -> Self {
         Control { notice: self.notice.clone(), ..Control::default() }
     }

@@ -15,18 +15,19 @@
 //!
 //! | | [ranges] of files | [partitions] of live sources |
 //! |---|---|---|
-//! | assigned | to the next free thread of any process | in turn to the processes, at the start and when found |
-//! | clock | one, in the first process | one each, where the partition is read; the first process [merges](super::merge) them |
-//! | to the first process | times, key and place of each row | key and epoch of each record, and when the clock closes epochs |
-//! | back | the epoch of each row | the last closed epoch, before which records are late |
+//! | assigned | to the next free thread | to the processes in turn |
+//! | clock | one, in the first process | one each, where it is read, then [merged](super::merge) |
+//! | sent | times, key and offset of each row | key and epoch of each record, closed epochs |
+//! | sent back | the epoch of each row | the last closed epoch: older records are late |
 //!
 //! Messages to a process arrive in the order in which they are sent. So its workers have the
 //! records of an epoch before they hear that it is closed, and no epoch is committed before the
 //! workers of all processes have. Positions, counters and everything else that a run needs to
 //! resume stay in the first process. A cluster that loses a process ends and is started again.
 //!
-//! **Who may.** Nothing may need the values of all rows in one place: duplicates that are recognised
-//! by an id, keys to discover, `preflight = "stop"`, and exact counts that are shown to a person.
+//! **Who may.** Nothing may need the values of all rows in one place: duplicates that are
+//! recognised by an id, keys to discover, `preflight = "stop"`, and exact counts that are shown to
+//! a person.
 //! Ranges are of the listed files of a pipeline's only source. Live partitions are of sources that
 //! any process can open: what has a journal or a list of files in the state directory is read where
 //! that is. With `--until-idle` the first process reads them alone, because silence is of all of

@@ -1,8 +1,9 @@
 //! Partitions of live sources that other processes read.
 //!
 //! ```text
-//! first process    merge ─ which partition ─→ reader, clock ─ epochs and keys of records, marks ─→ merge
-//!                    └──── last closed epoch ─→ late records ─ values ─→ workers of that process
+//! first process    merge ─ partition            merge ─ last closed epoch
+//!                              ↓                  ↑            ↓
+//! another process           reader, clock ─ keys, epochs    late records ─ values ─→ workers
 //! ```
 //!
 //! A reader of another process runs as a [reader](super::super::threads) of the first one: its
