@@ -81,8 +81,8 @@ pub struct MomentPublication {
 }
 
 impl MomentPublication {
-    /// Calibrates the noise to the guarantee, for strategies that their names determine. `private` is
-    /// false if a seeded generator will draw the noise.
+    /// Calibrates the noise to the guarantee, for strategies that their names determine. `private`
+    /// is false if a seeded generator will draw the noise.
     ///
     /// # Errors
     /// [`PublicationError`] names the invalid parameter and the remedy.

@@ -59,8 +59,8 @@ fn robust_errors_stay_while_the_plain_one_grows() {
     }
 }
 
-/// `auto` turns to PRIME-ht for correlated columns, which PRIME takes for corruption and refuses, and
-/// filters a shift. Its budget is spent once.
+/// `auto` turns to PRIME-ht for correlated columns, which PRIME takes for corruption and refuses,
+/// and filters a shift. Its budget is spent once.
 #[test]
 fn auto_stops_filtering_what_is_no_corruption() {
     let mut rng = ChaCha20Rng::seed_from_u64(3);
