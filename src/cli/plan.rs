@@ -43,6 +43,7 @@ mod advice;
 mod columns;
 mod discovery;
 mod forecast;
+mod noise;
 mod report;
 mod windows;
 

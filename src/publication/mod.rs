@@ -11,6 +11,7 @@ mod window_audit;
 mod window_budget;
 mod windows;
 
+use std::fmt;
 use std::path::Path;
 
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon};
@@ -20,12 +21,12 @@ use serde::{Deserialize, Serialize};
 
 pub use discovery::DiscoverySetting;
 pub use error::PublicationError;
-pub use moments::{Calibration, ChosenStrategies, MomentPublication, with_indicators};
+pub use moments::{Calibration, MomentPublication, with_indicators};
 pub use window_audit::{WindowAudit, WindowFinding};
 pub use windows::{WindowEstimate, WindowPublication};
 
 use crate::ledger::Charge;
-use crate::pipeline::{Pipeline, PublicParameters};
+use crate::pipeline::{Pipeline, PublicParameters, Release};
 use crate::state::{MAX_PAYLOAD, PublicHeader, PublicReader};
 use crate::strategies::{SearchProgress, StrategiesError};
 
@@ -210,6 +211,35 @@ impl Publication {
             Self::Moments(moments) => Ok(moments),
             Self::Windows(windows) => Err(PublicationError::Windows(Box::new(windows.estimator().clone()))),
         }
+    }
+}
+
+/// The strategies that run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChosenStrategies {
+    /// The strategy of all moments, or of counts and first moments.
+    pub strategy: StrategyChoice,
+    /// The strategy of second moments, if they have one of their own.
+    pub second_strategy: Option<StrategyChoice>,
+}
+
+impl ChosenStrategies {
+    /// Returns the strategies that their names in the parameters determine.
+    fn named(release: &Release) -> Self {
+        let second = release.second.as_ref();
+        Self {
+            strategy: release.strategy.clone().into(),
+            second_strategy: second.map(|second| second.strategy.clone().into()),
+        }
+    }
+}
+
+/// Names the strategies.
+impl fmt::Display for ChosenStrategies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.strategy.name)?;
+        let second = self.second_strategy.as_ref();
+        second.map_or(Ok(()), |second| write!(f, ", and {} for second moments", second.name))
     }
 }
 

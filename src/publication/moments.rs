@@ -1,6 +1,5 @@
 //! A publication of moments: the mechanism, its noise, and the views of its releases.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use hushflow_mechanism::accounting::discrete::Discreteness;
@@ -13,13 +12,13 @@ use hushflow_mechanism::moments::{Clipper, Histogram, HistogramError, Layout};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::release::UNREAD_COUNT;
-use hushflow_mechanism::strategy::{StrategyChoice, StrategyError, build_chosen};
+use hushflow_mechanism::strategy::{StrategyError, build_chosen};
 use hushflow_mechanism::view::{View, ViewNoise, noise_correlations};
 use hushflow_mechanism::workload::{Decay, Workload};
 use hushflow_operators::{FixedMeasurement, Measurement};
 use serde::{Deserialize, Serialize};
 
-use super::{DiscoverySetting, Grid, Publication, PublicationError, check_width, guarantee};
+use super::{ChosenStrategies, DiscoverySetting, Grid, Publication, PublicationError, check_width, guarantee};
 use crate::estimates::{self, ColumnScales, ScaledView};
 use crate::histogram::of_records;
 use crate::ledger::Charge;
@@ -37,35 +36,6 @@ pub struct Calibration {
     pub grid: Grid,
 }
 
-/// The strategies that run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ChosenStrategies {
-    /// The strategy of all moments, or of counts and first moments.
-    pub strategy: StrategyChoice,
-    /// The strategy of second moments, if they have one of their own.
-    pub second_strategy: Option<StrategyChoice>,
-}
-
-impl ChosenStrategies {
-    /// Returns the strategies that their names in the parameters determine.
-    fn named(release: &Release) -> Self {
-        let second = release.second.as_ref();
-        Self {
-            strategy: release.strategy.clone().into(),
-            second_strategy: second.map(|second| second.strategy.clone().into()),
-        }
-    }
-}
-
-/// Names the strategies.
-impl fmt::Display for ChosenStrategies {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.strategy.name)?;
-        let second = self.second_strategy.as_ref();
-        second.map_or(Ok(()), |second| write!(f, ", and {} for second moments", second.name))
-    }
-}
-
 /// Public parameters and the values derived from them.
 #[derive(Clone)]
 pub struct MomentPublication {
@@ -81,8 +51,8 @@ pub struct MomentPublication {
 }
 
 impl MomentPublication {
-    /// Calibrates the noise to the guarantee, for strategies that their names determine. `private` is
-    /// false if a seeded generator will draw the noise.
+    /// Calibrates the noise to the guarantee, for strategies that their names determine. `private`
+    /// is false if a seeded generator will draw the noise.
     ///
     /// # Errors
     /// [`PublicationError`] names the invalid parameter and the remedy.

@@ -1,5 +1,5 @@
-//! `hushflow train`: models of real and made-up rows, and steps that are released once despite kills.
-//! The oracle (`oracle/training.rs`) has everything public about neighbouring rows.
+//! `hushflow train`: models of real and made-up rows, and steps that are released once despite
+//! kills. The oracle (`oracle/training.rs`) has everything public about neighbouring rows.
 //!
 //! Noise has a seed where results are compared with bounds, so no test fails by chance.
 

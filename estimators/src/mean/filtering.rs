@@ -123,7 +123,8 @@ fn scaled(
 }
 
 /// Estimates by PRIME-ht with the budget that PRIME has left. Where that is too little to count the
-/// records, or PRIME-ht refuses before its mean, the rest pays for the plain mean of `clipped` ones.
+/// records, or PRIME-ht refuses before its mean, the rest pays for the plain mean of `clipped`
+/// ones.
 fn with_the_rest(
     clipped: &ClippedRecords,
     (rows, clipping): (&[f64], Vec<Clipping>),

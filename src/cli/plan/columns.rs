@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use super::super::output::{SearchStatus, fitting_table, number};
 use super::super::{CliError, thousands};
-use super::forecast::{EstimateNoise, Forecast};
+use super::forecast::Forecast;
+use super::noise::EstimateNoise;
 use super::{Objective, PlanArguments, forecast_of_file};
 
 /// Printed in place of a half-width that reaches beyond the bounds.

@@ -10,7 +10,8 @@ use super::super::thousands;
 use super::ComparisonTable;
 use super::advice::SecondMomentAdvice;
 use super::columns::ColumnForecasts;
-use super::forecast::{EstimateNoise, Forecast, ForecastNoise, JointSensitivity};
+use super::forecast::{Forecast, JointSensitivity};
+use super::noise::{EstimateNoise, ForecastNoise};
 
 /// Formats the forecast of one strategy in full.
 pub(super) fn details(forecast: &Forecast, columns: Option<&ColumnForecasts>) -> String {

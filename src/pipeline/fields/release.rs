@@ -150,7 +150,7 @@ const MOMENTS: &[Field] = &[
     .costs("None: every strategy has the same guarantee and another error."),
     Field::optional(
         "second_strategy",
-        FieldType::Text,
+        FieldType::Forms(strategies),
         "second moments have the strategy of all moments",
         "\"blt:4\"",
         "A `strategy` of second moments alone, with jme, ime and cs.",
@@ -158,7 +158,7 @@ const MOMENTS: &[Field] = &[
     .costs("None, but a weight at which second moments are free has to be found for both strategies."),
     Field::optional(
         "second_workload",
-        FieldType::Text,
+        FieldType::Forms(all_workloads),
         "as `workload`",
         "\"adam:0.999\"",
         "A `workload` of second moments alone, which then have a strategy of their own.",

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{TERMS, presence, printed_groups, sections, type_of, words};
+use super::{TERMS, new_words, presence, printed_groups, sections, type_of};
 use crate::document::definition::{FieldDefinition, Form, SectionDefinition};
 
 const HEAD: &str = "\
@@ -51,8 +51,8 @@ fn add_section(page: &mut String, section: &SectionDefinition) {
         for field in fields {
             add_row(page, field);
         }
-        for field in fields {
-            add_words(page, field, words(field.value));
+        for (at, field) in fields.iter().enumerate() {
+            add_words(page, field, new_words(fields, at));
         }
     }
 }

@@ -64,6 +64,14 @@ fn type_of(value: FieldType) -> String {
     }
 }
 
+/// Returns the words of a field, unless an earlier field of its group has the same.
+fn new_words(fields: &[FieldDefinition], at: usize) -> Vec<Form> {
+    let own = words(fields[at].value);
+    let usages = |forms: &[Form]| forms.iter().map(|form| form.usage.clone()).collect::<Vec<_>>();
+    let is_same = |earlier: &FieldDefinition| usages(&words(earlier.value)) == usages(&own);
+    if fields[..at].iter().any(is_same) { Vec::new() } else { own }
+}
+
 fn words(value: FieldType) -> Vec<Form> {
     match value {
         FieldType::Words(words) => {

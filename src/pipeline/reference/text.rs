@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{TERMS, presence, printed_groups, sections, type_of, words};
+use super::{TERMS, new_words, presence, printed_groups, sections, type_of};
 use crate::document::definition::{FieldDefinition, Form, SectionDefinition};
 
 /// Name of the glossary among the sections.
@@ -59,11 +59,11 @@ impl Page {
                 self.paragraph(&format!("For {title}:"), 0);
                 self.text.push('\n');
             }
-            fields.iter().for_each(|field| self.field(field));
+            (0..fields.len()).for_each(|at| self.field(&fields[at], new_words(fields, at)));
         }
     }
 
-    fn field(&mut self, field: &FieldDefinition) {
+    fn field(&mut self, field: &FieldDefinition, words: Vec<Form>) {
         let without = match presence(field) {
             required if required == "required" => required,
             without => format!("without it: {without}"),
@@ -78,7 +78,7 @@ impl Page {
         if !field.privacy.is_empty() {
             self.paragraph(&format!("Privacy: {}", field.privacy), 6);
         }
-        for Form { usage, about } in words(field.value) {
+        for Form { usage, about } in words {
             self.paragraph(&format!("{usage}: {about}"), 8);
         }
         self.text.push('\n');

@@ -376,8 +376,8 @@ fn keys_of_an_entity_of_one_world_alone_are_not_seen() {
     let findings = NEIGHBOURS.tried(&cases.collect::<Vec<_>>());
     findings.expect_no_leaks();
     // The entity of one record moves the slot of its key as far as is charged. The rest of the
-    // charge, a tenth, is for the counts that find keys. Entities of several records attain it where
-    // all of them enter a slot together: see `late_keys`.
+    // charge, a tenth, is for the counts that find keys. Entities of several records attain it
+    // where all of them enter a slot together: see `late_keys`.
     let share = findings.shares.values().copied().fold(0.0, f64::max);
     assert!(findings.tried == 16 && (0.8..0.9001).contains(&share), "{share}");
 }
