@@ -18,7 +18,9 @@ use hushflow_mechanism::workload::{Decay, Workload};
 use hushflow_operators::{FixedMeasurement, Measurement};
 use serde::{Deserialize, Serialize};
 
-use super::{ChosenStrategies, DiscoverySetting, Grid, Publication, PublicationError, check_width, guarantee};
+use super::{
+    ChosenStrategies, DiscoverySetting, Grid, Publication, PublicationError, check_width, guarantee,
+};
 use crate::estimates::{self, ColumnScales, ScaledView};
 use crate::histogram::of_records;
 use crate::ledger::Charge;
