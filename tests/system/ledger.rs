@@ -278,7 +278,7 @@ fn a_budget_is_changed_for_all_or_not_at_all() {
     data.run(&data.shared("first")).succeeded();
     let more = BUDGET.replace("1.5", "3");
     let second = data.pipeline("second", &more, ("", ""));
-    data.run(&second).failed(1, &["others count on it", "(ε, δ) = (3, 1e-6)", "--budget"]);
+    data.run(&second).failed(1, &["other pipelines rely on it", "(ε, δ) = (3, 1e-6)", "--budget"]);
     let changed = ledger(&data.state("shared"), &["--budget", "3,1e-6"]);
     assert_eq!(changed["budget"]["epsilon"], 3.0);
     data.run(&second).succeeded();
