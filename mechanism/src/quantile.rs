@@ -11,7 +11,7 @@
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
-/// Newton steps. The last bit is reached in fewer.
+/// Maximum number of Newton steps.
 const STEPS: u32 = 12;
 
 /// Returns z with P(N(0, 1) > z) = `tail`, for 0 < `tail` ≤ 1/2.
@@ -23,9 +23,11 @@ pub(crate) fn normal(tail: f64) -> f64 {
     for _ in 0..STEPS {
         let beyond = libm::erfc(z * FRAC_1_SQRT_2) / 2.0;
         let density = (-z * z / 2.0).exp() / (2.0 * PI).sqrt();
-        if density > 0.0 && beyond > 0.0 {
-            z += (beyond / tail).ln() * beyond / density;
+        let step = if density > 0.0 && beyond > 0.0 { (beyond / tail).ln() * beyond / density } else { 0.0 };
+        if z + step == z {
+            break;
         }
+        z += step;
     }
     z
 }

@@ -52,7 +52,7 @@
 use super::debias::MIN_COUNT_TO_NOISE;
 use super::interval::{Confidence, Interval, IntervalSubject};
 use super::intervals::settle;
-use super::selection::{Selection, conditional_quantiles};
+use super::selection::{Selection, conditional_quantiles, conditional_quantiles_beside};
 use super::share::Share;
 use crate::quantile;
 use band::critical_value;
@@ -184,10 +184,11 @@ impl NoisyHistogram {
         Selection::by_range(total, range, noise, correlation)
     }
 
-    /// The quantiles down and up for a share p.
-    fn quantiles(&self, noise: NoiseOfSum, p: f64, confidence: Confidence) -> (f64, f64) {
+    /// The quantiles down and up for a share p; z is the plain one.
+    fn quantiles(&self, noise: NoiseOfSum, p: f64, confidence: Confidence, z: f64) -> (f64, f64) {
         let deviation = self.variance(noise, p, confidence).max(0.0).sqrt();
-        conditional_quantiles((1.0 - confidence.level) / 2.0, &[self.selection(noise.slope - p, deviation)])
+        let (tail, selection) = ((1.0 - confidence.level) / 2.0, self.selection(noise.slope - p, deviation));
+        conditional_quantiles_beside(z, tail, &[selection])
     }
 
     /// Returns the share of each bin; without estimates unless the histogram
@@ -200,7 +201,7 @@ impl NoisyHistogram {
         let share = |(bin, (&count, nearest)): (usize, (&f64, f64))| {
             let noise = self.tree.noise_of(bin, true);
             let interval =
-                self.interval(noise, count, confidence, z, |p| self.quantiles(noise, p, confidence));
+                self.interval(noise, count, confidence, z, |p| self.quantiles(noise, p, confidence, z));
             let estimate = (nearest / total).clamp(interval.lower, interval.upper);
             Share { estimate: Some(estimate), interval }
         };
@@ -241,7 +242,7 @@ impl NoisyHistogram {
     /// [has shares](Self::has_shares).
     pub fn quantile(&self, q: f64, confidence: Confidence) -> Option<QuantileEstimate> {
         let values = self.distribution_values()?;
-        let bins = self.counts.len();
+        let (bins, z) = (self.counts.len(), confidence.normal_quantile());
         let mut sum = 0.0;
         // Whether F is certainly below q at each inner edge (−1), certainly above (1), or neither.
         let tests: Vec<i8> = (1..bins)
@@ -250,7 +251,7 @@ impl NoisyHistogram {
                 let apart = sum - q * self.total;
                 let noise = self.tree.noise_of(k, false);
                 let deviation = self.variance(noise, q, confidence).max(0.0).sqrt();
-                let (down, up) = self.quantiles(noise, q, confidence);
+                let (down, up) = self.quantiles(noise, q, confidence, z);
                 let reach = |z: f64| if deviation > 0.0 { z * deviation } else { 0.0 };
                 if apart > reach(down) { 1 } else { -i8::from(apart < -reach(up)) }
             })

@@ -80,7 +80,12 @@ impl Selection {
 /// side misses with probability `tail`, given the selections. Either may be infinite. One may be
 /// negative: then even θ̂ is too far from the range's end to be likely.
 pub fn conditional_quantiles(tail: f64, selections: &[Selection]) -> (f64, f64) {
-    let z = quantile::normal(tail);
+    conditional_quantiles_beside(quantile::normal(tail), tail, selections)
+}
+
+/// The same for a known plain quantile z of the tail: computing it takes most of the time where a
+/// selection changes nothing.
+pub(super) fn conditional_quantiles_beside(z: f64, tail: f64, selections: &[Selection]) -> (f64, f64) {
     let (mut left, mut right) = (f64::INFINITY, f64::INFINITY);
     for &Selection { below, above, correlation } in selections {
         let size = correlation.abs();
