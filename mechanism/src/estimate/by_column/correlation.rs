@@ -139,7 +139,7 @@ impl ColumnwiseMoments<'_> {
     /// random: all ρ from which the estimate is at most z standard deviations of its noise away, to
     /// first order and at that ρ. There is no estimate, and the interval is [−1, 1], unless both
     /// variances are clear; then z is that given that they are, as for [rows without missing
-    /// values](super::intervals). `None` if too few rows have both columns.
+    /// values](crate::estimate::intervals). `None` if too few rows have both columns.
     pub fn correlation_at_random(
         &self,
         i: usize,
