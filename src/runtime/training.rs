@@ -154,7 +154,7 @@ struct GradientWorker {
     sums: ClippedSums,
     /// Gradients that are clipped together.
     gradients: zeroize::Zeroizing<Vec<f64>>,
-    /// Number of values of so many gradients.
+    /// Number of values in `gradients` at which they are clipped.
     most: usize,
 }
 
