@@ -269,9 +269,9 @@ fn format(files: &[PathBuf]) -> Result<Format, CliError> {
 /// Returns the paths of the files as the pipeline file names them: relative to its directory if
 /// that is this one, else absolute.
 fn paths(files: &[PathBuf], output: &Path) -> Result<Vec<String>, CliError> {
-    let beside = output.parent().is_none_or(|parent| parent.as_os_str().is_empty());
+    let is_in_current_folder = output.parent().is_none_or(|parent| parent.as_os_str().is_empty());
     let path = |path: &PathBuf| -> Result<String, std::io::Error> {
-        let path = if beside { path.clone() } else { std::path::absolute(path)? };
+        let path = if is_in_current_folder { path.clone() } else { std::path::absolute(path)? };
         Ok(path.to_string_lossy().into_owned())
     };
     files.iter().map(path).collect::<Result<_, _>>().map_err(CliError::from)

@@ -62,12 +62,12 @@ pub struct Reading {
     /// The number, if there is one.
     pub value: Option<f64>,
     /// Its uncertainty.
-    pub spread: Spread,
+    pub spread: Uncertainty,
 }
 
 /// The uncertainty of a reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Spread {
+pub enum Uncertainty {
     /// Its confidence interval; `None` if there is no interval.
     Interval(Option<Interval>),
     /// The standard deviation of its noise.
@@ -76,19 +76,19 @@ pub enum Spread {
 
 impl Reading {
     pub(super) fn within(value: Option<f64>, interval: Option<Interval>) -> Self {
-        Reading { value, spread: Spread::Interval(interval) }
+        Reading { value, spread: Uncertainty::Interval(interval) }
     }
 
     pub(super) fn with_noise(value: Option<f64>, noise: f64) -> Self {
-        Reading { value, spread: Spread::Noise(noise) }
+        Reading { value, spread: Uncertainty::Noise(noise) }
     }
 
     /// Returns the finite ends of its interval. If the noise is known, the interval extends by
     /// `reach` standard deviations on either side.
     pub fn ends(&self, reach: f64) -> [Option<f64>; 2] {
         let ends = match (self.spread, self.value) {
-            (Spread::Interval(interval), _) => interval.map(|interval| [interval.lower, interval.upper]),
-            (Spread::Noise(noise), value) => {
+            (Uncertainty::Interval(interval), _) => interval.map(|interval| [interval.lower, interval.upper]),
+            (Uncertainty::Noise(noise), value) => {
                 value.map(|value| [value - reach * noise, value + reach * noise])
             }
         };

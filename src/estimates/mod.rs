@@ -37,7 +37,7 @@ use crate::histogram::Histogram;
 use crate::spelling::did_you_mean;
 
 pub use cell::Cell;
-pub use chart::{Band, CORRELATION, ChartGroup, ChartSeries, Plot, Reading, Spread};
+pub use chart::{Band, CORRELATION, ChartGroup, ChartSeries, Plot, Reading, Uncertainty};
 pub use fields::{EstimateField, EstimateRecord, FieldPart, FieldValue, StatisticRow};
 pub(crate) use gaussian::ends;
 pub use gaussian::quality;

@@ -32,7 +32,7 @@ const QUALITY_TITLE: usize = 9;
 /// word follows on a separate line.
 const KEY: usize = 12;
 
-/// Numbers that a line of a terminal shows, if it has room for them beside the key.
+/// Numbers that a line of a terminal shows, if it has room for them before_text the key.
 const WANTED: usize = 2;
 
 /// The fields of a line before its layout.
@@ -133,16 +133,16 @@ impl<'a> TableLayout<'a> {
             return TableLayout { cells, per_line, hidden, ..lead };
         };
         let epoch = sizes.horizon.to_string().len().max(5);
-        let beside = |view: usize, count: usize| {
+        let room_for_cells = |view: usize, count: usize| {
             let view = if header.view.is_some() { view + 2 } else { 0 };
             let count = if header.count.is_some() { count } else { 0 };
             width.saturating_sub(1 + epoch + 2 + view + count)
         };
         let least_room = 3 + NARROW_CELL + 1 + header.quality.map_or(0, |_| QUALITY_TITLE);
-        let is_narrow = beside(VIEW, COUNT + 1) < least_room;
+        let is_narrow = room_for_cells(VIEW, COUNT + 1) < least_room;
         let is_stacked = is_narrow && header.count.is_some();
         let view = if is_narrow { NARROW_VIEW } else { VIEW };
-        let room = beside(view, if is_stacked { 0 } else { COUNT + 1 });
+        let room = room_for_cells(view, if is_stacked { 0 } else { COUNT + 1 });
         let short = header.quality.map_or(0, |_| QUALITY_TITLE);
         let is_wide = room >= QUALITY + NARROW_CELL + 1 + sizes.longest_key.min(KEY);
         let quality = if is_wide { header.quality.map_or(0, |_| QUALITY) } else { short };
@@ -157,16 +157,16 @@ impl<'a> TableLayout<'a> {
             let key = longest.min(room.saturating_sub(NARROW_CELL + 1)).max(3);
             (key, room.saturating_sub(key))
         };
-        // On a terminal too narrow for the start of epochs, or for the keys beside it, lines show
+        // On a terminal too narrow for the start of epochs, or for the keys before_text it, lines show
         // only the numbers of epochs. So they do if chosen cells would need further lines.
         let total: usize = cells.iter().map(|(_, width)| width + 1).sum();
         let fits = |lead: &&Lead| {
             let Some(start) = lead.start else { return true };
             let without = Lead { start: None, ..**lead };
             let is_enough = room.saturating_sub(lead.quality) >= start + 2 + NARROW_CELL + 1 + 3;
-            let [beside, without] = [*lead, &without].map(room_beside);
-            let helps = !style.columns.is_empty() && total > beside.1;
-            is_enough && beside.0 == without.0 && !(helps && total <= without.1)
+            let [before_text, without] = [*lead, &without].map(room_beside);
+            let helps = !style.columns.is_empty() && total > before_text.1;
+            is_enough && before_text.0 == without.0 && !(helps && total <= without.1)
         };
         let fitting = |lead: &Lead| {
             let room = room_beside(lead).1;
@@ -178,7 +178,7 @@ impl<'a> TableLayout<'a> {
         };
         // If a second number would not fit, a long word of quality makes room for it, and follows
         // on a line of its own. Then what says least is left out: the time of day at which every
-        // epoch starts, or its year, the number of the epoch beside its start, spaces, and last the
+        // epoch starts, or its year, the number of the epoch before_text its start, spaces, and last the
         // start.
         let all = Lead { quality, start, has_epoch: true, least };
         let short = Lead { quality: short, ..all };
@@ -345,8 +345,8 @@ impl<'a> TableLayout<'a> {
     fn without_estimate(&self, row: &TableRow<'_>, reason: &str) -> Vec<String> {
         let why = row.quality.map_or_else(|| reason.to_owned(), |word| word.replace('-', " "));
         let lead = self.lead_width(row);
-        let beside = lead + self.count_width(row);
-        let room = self.style.width.map_or(usize::MAX, |width| width.saturating_sub(beside + 3));
+        let before_text = lead + self.count_width(row);
+        let room = self.style.width.map_or(usize::MAX, |width| width.saturating_sub(before_text + 3));
         let lines = wrap_words(&format!("no estimate: {why}"), room.max(16));
         self.after_count(row, lines.iter().map(|line| format!("  {}", self.style.faint(line))).collect())
     }

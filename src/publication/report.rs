@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::estimates::{
-    Band, Cell, ChartGroup, ChartSeries, Estimate, EstimateField, FieldPart, Plot, Reading, Spread,
+    Band, Cell, ChartGroup, ChartSeries, Estimate, EstimateField, FieldPart, Plot, Reading, Uncertainty,
 };
 
 /// The report of a mean.
@@ -232,7 +232,7 @@ impl Estimate for WindowReport {
             }
             _ => (None, None),
         };
-        Reading { value, spread: Spread::Noise(noise.unwrap_or(f64::INFINITY)) }
+        Reading { value, spread: Uncertainty::Noise(noise.unwrap_or(f64::INFINITY)) }
     }
 
     fn titles(&self) -> Vec<String> {

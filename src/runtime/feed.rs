@@ -124,7 +124,7 @@ impl Drop for SourceWaker {
 pub(super) struct RecordDistributor {
     workers: Vec<Outbox>,
     /// The next worker to receive a batch.
-    turn: usize,
+    next_worker: usize,
     block: Block,
     fault: Fault,
     metrics: Arc<Metrics>,
@@ -177,8 +177,17 @@ pub(super) fn channels(
     let (workers, inboxes) = (0..workers).map(channel).unzip();
     let (fault, metrics, duplicates) = (fault.clone(), Arc::clone(metrics), DuplicateFilter::default());
     let (block, ingest, guard, others) = (Block::default(), None, None, None);
-    let dealer =
-        RecordDistributor { workers, turn: 0, block, fault, metrics, duplicates, ingest, guard, others };
+    let dealer = RecordDistributor {
+        workers,
+        next_worker: 0,
+        block,
+        fault,
+        metrics,
+        duplicates,
+        ingest,
+        guard,
+        others,
+    };
     (dealer, WorkerFeed(Arc::new(inboxes)))
 }
 
@@ -271,8 +280,8 @@ impl RecordDistributor {
 
     /// Hands records to the next worker.
     pub(super) fn send_records(&mut self, records: Records) -> bool {
-        self.turn = (self.turn + 1) % self.workers.len();
-        self.deliver(&self.workers[self.turn], FeedMessage::Records(records))
+        self.next_worker = (self.next_worker + 1) % self.workers.len();
+        self.deliver(&self.workers[self.next_worker], FeedMessage::Records(records))
     }
 
     /// Whether the check of the first rows still goes on.

@@ -149,8 +149,8 @@ pub enum SinkError {
 
 impl SinkError {
     /// Converts a problem with the outlet of this name.
-    fn of(name: &str, trouble: RequestError) -> Self {
-        match trouble {
+    fn of(name: &str, error: RequestError) -> Self {
+        match error {
             RequestError::Gone(source) => SinkError::Output(source),
             RequestError::Transient(source) => SinkError::Io { path: name.into(), source },
             RequestError::Refused { path, problem } => SinkError::Server { path, problem },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::clock::EpochClock;
 use super::content::RowRules;
 use super::ranges::{
-    AssignedRows, RangeBuffers, RangeCursor, RangeParser, RangePlan, RangeSupply, TakenRow, Turn,
+    AssignedRows, RangeBuffers, RangeCursor, RangeParser, RangePlan, RangeRow, RangeSupply, TakenRow,
 };
 use super::roles::FieldRoles;
 use super::rows::{NextRow, RowReader};
@@ -316,16 +316,16 @@ impl SourceReader {
 
     /// Reads one row, if there is one, and determines which epochs are closed.
     fn advance(&mut self) -> Result<(), SourceError> {
-        let turn = match &mut self.ranges {
-            None => Turn::Read,
-            Some(ranges) => ranges.turn(&mut self.rows, self.epochs.clock.row, &mut self.survey)?,
+        let next = match &mut self.ranges {
+            None => RangeRow::Read,
+            Some(ranges) => ranges.next_row(&mut self.rows, self.epochs.clock.row, &mut self.survey)?,
         };
         if let Some((range, holder)) = self.ranges.as_mut().and_then(RangeCursor::take_unused) {
             self.batch.elsewhere.push(AssignedRows { range, holder, ..AssignedRows::default() });
         }
-        let read = match (turn, &mut self.ranges) {
-            (Turn::Wait, _) => return Ok(()),
-            (Turn::Parsed, Some(ranges)) => {
+        let read = match (next, &mut self.ranges) {
+            (RangeRow::Wait, _) => return Ok(()),
+            (RangeRow::Parsed, Some(ranges)) => {
                 ranges.take(&mut self.rows).map(|(position, taken)| (position, Some(taken)))
             }
             _ => match self.rows.read()? {
@@ -423,7 +423,7 @@ pub(crate) fn range_plan(pipeline: &Pipeline, source: &Source) -> RangePlan {
 }
 
 /// Returns this number of parsers of ranges of a source's files; `None` if its rows must be read in
-/// their turn.
+/// their next.
 pub(crate) fn range_parsers(
     (pipeline, source): (&Pipeline, &Source),
     control: &Control,

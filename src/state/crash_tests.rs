@@ -303,7 +303,7 @@ fn a_failed_sync_is_not_trusted_by_the_next_run() {
 #[test]
 fn a_disk_that_lies_about_syncs_is_caught() {
     let disk = SimulatedDisk::default();
-    disk.lie();
+    disk.ignore_syncs();
     let mut world = CrashObserver::default();
     world.run(&disk).unwrap();
     assert!(world.check(&disk.after_power_cut(PowerLoss::Everything)).is_err());

@@ -34,7 +34,7 @@ fn charge() -> Charge {
 }
 
 /// One run: makes its ledger entry and publishes the missing epochs, or fails.
-fn live(disk: &SimulatedDisk) -> Result<(), LedgerError> {
+fn enrol_and_publish(disk: &SimulatedDisk) -> Result<(), LedgerError> {
     live_with(disk, b"clip_norm = 1", enter(disk))
 }
 
@@ -101,7 +101,7 @@ fn is_paid(disk: &SimulatedDisk, seen: bool) -> bool {
 fn check(disk: &SimulatedDisk, seen: bool, context: &str) {
     assert!(is_paid(disk, seen), "{context}: {} entries, seen: {seen}", ledger(disk).entries.len());
     for start in 1..=2 {
-        live(disk).unwrap_or_else(|error| panic!("{context}, start {start}: {error}"));
+        enrol_and_publish(disk).unwrap_or_else(|error| panic!("{context}, start {start}: {error}"));
         assert_eq!(ledger(disk).entries.len(), 1, "{context}, start {start}");
     }
 }
@@ -110,7 +110,7 @@ fn at_every_call(fault: DiskFault, mut case: impl FnMut(&SimulatedDisk, &str)) {
     for call in 0.. {
         let disk = SimulatedDisk::default();
         disk.fail_at(call, fault);
-        let ended = live(&disk);
+        let ended = enrol_and_publish(&disk);
         if !disk.struck() {
             assert!(ended.is_ok() && call > 15, "{call} calls are too few to be a test");
             return;
@@ -136,7 +136,7 @@ fn a_disk_without_room_for_the_first_epoch_costs_nothing() {
     for capacity in (0..3000).chain(32_500..36_500).step_by(8) {
         let disk = SimulatedDisk::default();
         disk.limit(Some(capacity));
-        let ended = live(&disk);
+        let ended = enrol_and_publish(&disk);
         disk.limit(None);
         let entries = ledger(&disk).entries.len();
         assert_eq!(entries, usize::from(is_public(&disk)), "{capacity} bytes: {ended:?}");
@@ -179,40 +179,43 @@ fn a_full_disk_or_a_failed_sync_leaves_nothing_unpaid_and_nothing_paid_twice() {
 #[test]
 fn a_removed_log_cannot_restart_under_the_same_entry() {
     let disk = SimulatedDisk::default();
-    live(&disk).unwrap();
+    enrol_and_publish(&disk).unwrap();
     let log = disk.content(&segment_name(1)).unwrap();
     disk.lose("public.log");
     // The start of the private log was on disk before any payment.
     for length in 0..60 {
         disk.put(&segment_name(1), &log[..length]);
-        assert!(live(&disk).is_err(), "{length} bytes are left");
+        assert!(enrol_and_publish(&disk).is_err(), "{length} bytes are left");
     }
     disk.lose(&segment_name(1));
-    let lost = live(&disk).unwrap_err();
+    let lost = enrol_and_publish(&disk).unwrap_err();
     assert!(matches!(lost, LedgerError::State(StateError::PrivateLogLost { .. })), "{lost}");
     disk.lose("enrolment");
-    live(&disk).unwrap();
+    enrol_and_publish(&disk).unwrap();
     assert_eq!(ledger(&disk).entries.len(), 2, "a directory that is recreated pays again");
 }
 
 #[test]
 fn a_state_directory_whose_entry_is_missing_is_refused() {
     let disk = SimulatedDisk::default();
-    live(&disk).unwrap();
+    enrol_and_publish(&disk).unwrap();
     disk.lose("ledger");
-    assert!(matches!(live(&disk), Err(LedgerError::Lost { .. })));
+    assert!(matches!(enrol_and_publish(&disk), Err(LedgerError::Lost { .. })));
     // On this disk the log had not begun, so the entry was never made.
     let early = |call| {
         let disk = SimulatedDisk::default();
         disk.fail_at(call, DiskFault::Power);
-        live(&disk).is_err().then(|| disk.after_restart()).filter(|disk| disk.content("enrolment").is_some())
+        enrol_and_publish(&disk)
+            .is_err()
+            .then(|| disk.after_restart())
+            .filter(|disk| disk.content("enrolment").is_some())
     };
     let disk = (0..40).find_map(early).expect("the enrolment comes first");
     assert_eq!(ledger(&disk).entries.len(), 0);
     // A copy of the directory may have the same identity, so the run pays under a new one.
     let identity = || Enrolment::on(&disk).unwrap().unwrap().identity();
     let before = identity();
-    live(&disk).unwrap();
+    enrol_and_publish(&disk).unwrap();
     assert_ne!(identity(), before);
     assert!(ledger(&disk).entry(&identity()).is_some());
 }
@@ -231,11 +234,11 @@ fn parameters_can_be_corrected_only_before_the_first_release() {
     open(b"clip_nrom = 1").unwrap();
     open(b"clip_norm = 2").unwrap();
     assert!(disk.content("enrolment").is_none() && ledger(&disk).entries.is_empty());
-    live(&disk).unwrap();
+    enrol_and_publish(&disk).unwrap();
     assert_eq!(ledger(&disk).entries.len(), 1);
     let refused = open(b"clip_norm = 2").unwrap_err();
     assert!(matches!(refused, LedgerError::State(StateError::HeaderDiffers { .. })), "{refused}");
-    live(&disk).unwrap();
+    enrol_and_publish(&disk).unwrap();
 }
 
 /// As the test above, with a power cut at every call.
@@ -247,7 +250,7 @@ fn a_run_starts_after_a_power_cut_during_a_correction_of_parameters() {
         let header = PublicHeader { parameters: b"clip_nrom = 1".to_vec(), private: true };
         Store::recover(Box::new(disk.clone()), None, &header, SumRetention::default()).map(drop).unwrap();
         disk.fail_at(call, DiskFault::Power);
-        let ended = live(&disk);
+        let ended = enrol_and_publish(&disk);
         if !disk.struck() {
             assert!(ended.is_ok() && call > 15, "{call} calls are too few to be a test");
             return;
@@ -263,7 +266,7 @@ fn a_run_starts_after_a_power_cut_during_a_correction_of_parameters() {
 #[test]
 fn damage_is_always_detected() {
     let whole = SimulatedDisk::default();
-    live(&whole).unwrap();
+    enrol_and_publish(&whole).unwrap();
     for name in ["ledger", "enrolment"] {
         let good = whole.content(name).unwrap();
         let flips = (0..8 * good.len()).map(|bit| {
@@ -276,7 +279,7 @@ fn damage_is_always_detected() {
         for bad in flips.chain(cuts).chain([longer]) {
             let disk = whole.after_restart();
             disk.put(name, &bad);
-            let error = live(&disk).unwrap_err();
+            let error = enrol_and_publish(&disk).unwrap_err();
             let LedgerError::State(StateError::Damaged { path, .. }) = &error else {
                 panic!("{name}: {error}")
             };

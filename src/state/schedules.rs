@@ -145,7 +145,7 @@ fn first_seed_that_detects(plant: impl Fn(&SimulatedDisk)) -> Option<u64> {
 
 #[test]
 fn planted_skipping_syncs_is_caught() {
-    assert!(first_seed_that_detects(SimulatedDisk::lie).is_some());
+    assert!(first_seed_that_detects(SimulatedDisk::ignore_syncs).is_some());
 }
 
 /// A sync that returns before its bytes are durable shows releases before they are committed.

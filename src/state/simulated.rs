@@ -46,7 +46,7 @@ struct DiskState {
     calls: usize,
     fault: Option<(usize, DiskFault)>,
     dead: bool,
-    lying: bool,
+    ignores_syncs: bool,
     late: bool,
     free: Option<u64>,
     /// Limit on the total bytes of all files.
@@ -117,8 +117,8 @@ impl SimulatedDisk {
     }
 
     /// Makes every later sync succeed without making anything durable.
-    pub(super) fn lie(&self) {
-        self.state().lying = true;
+    pub(super) fn ignore_syncs(&self) {
+        self.state().ignores_syncs = true;
     }
 
     /// Delays the sync of a file until the next sync is requested.
@@ -137,7 +137,7 @@ impl SimulatedDisk {
         let before = self.state();
         let mut state = DiskState {
             durable: before.durable.clone(),
-            lying: before.lying,
+            ignores_syncs: before.ignores_syncs,
             late: before.late,
             ..DiskState::default()
         };
@@ -375,7 +375,7 @@ impl Storage for SimulatedDisk {
 
     fn sync(&self) -> Result<(), StateError> {
         let mut state = self.call(self.path(), true)?;
-        if !state.lying {
+        if !state.ignores_syncs {
             let waiting = std::mem::take(&mut state.unsynced);
             let (synced, waiting) = waiting.into_iter().partition(|entry| entry.is_in(self.folder));
             state.unsynced = waiting;
@@ -460,9 +460,9 @@ impl StorageFile for SimulatedFile {
     fn sync(&self) -> Result<(), StateError> {
         self.disk.stall();
         let mut state = self.disk.state();
-        let (struck, lying) = (state.call(true), state.lying);
+        let (struck, ignores_syncs) = (state.call(true), state.ignores_syncs);
         match struck {
-            None if lying => {}
+            None if ignores_syncs => {}
             None if state.late => {
                 let unsynced = (self.file, state.files[self.file].unsynced.len());
                 if let Some((file, changes)) = state.owed.replace(unsynced) {

@@ -8,7 +8,7 @@ use hushflow_mechanism::workload::Workload;
 
 use super::PageContents;
 use crate::estimates::{
-    CORRELATION, ESTIMATORS, Estimate, EstimateView, Plot, Reading, Spread, ViewEstimator, pairs,
+    CORRELATION, ESTIMATORS, Estimate, EstimateView, Plot, Reading, Uncertainty, ViewEstimator, pairs,
 };
 use crate::follow::Subject;
 use crate::http::HttpRequest;
@@ -229,7 +229,7 @@ impl SeriesChoice {
     pub(super) fn read(&self, estimate: &dyn Estimate) -> Reading {
         match estimate.moments() {
             Some(moments) if self.group == COUNT => {
-                Reading { value: Some(moments.count()), spread: Spread::Noise(moments.noise.count) }
+                Reading { value: Some(moments.count()), spread: Uncertainty::Noise(moments.noise.count) }
             }
             _ => estimate.reading(&self.group, self.index),
         }

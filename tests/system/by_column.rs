@@ -67,7 +67,7 @@ views = [{{ name = 'all', workload = 'prefix' }}]
     )
 }
 
-fn ran(lab: &Lab, name: &str, text: &str) -> Ended {
+fn run_json(lab: &Lab, name: &str, text: &str) -> Ended {
     let pipeline = lab.write(&format!("{name}.toml"), text);
     finish(hushflow(["run", "--json"]).arg(pipeline).arg("--state").arg(lab.path(name)))
 }
@@ -93,7 +93,7 @@ fn near(what: &str, found: &Value, noise: &Value, expected: f64) {
 fn each_column_and_pair_uses_the_rows_that_have_it() {
     let (lab, rows) = (Lab::new(), rows());
     lab.write("rows.csv", csv(&rows));
-    let last = ran(&lab, "state", &pipeline("rows.csv", "")).succeeded().json().pop().expect("a line");
+    let last = run_json(&lab, "state", &pipeline("rows.csv", "")).succeeded().json().pop().expect("a line");
     for (i, one) in ["x", "y", "z"].into_iter().enumerate() {
         let (count, mean, variance) = of_rows(&rows, i, i);
         near(one, &last["column_count"][one], &last["column_count_noise"][one], count);
@@ -162,7 +162,7 @@ fn values_missing_at_random_give_correlations_and_lines() {
     lab.write("rows.csv", csv(&lacking));
     let view = "views = [{ name = 'all', workload = 'prefix', missing_at_random = true }]";
     let text = pipeline("rows.csv", "").replace("views = [{ name = 'all', workload = 'prefix' }]", view);
-    let last = ran(&lab, "state", &text).succeeded().json().pop().expect("a line");
+    let last = run_json(&lab, "state", &text).succeeded().json().pop().expect("a line");
     assert_eq!(last["missing_at_random"], true);
     let correlation =
         of_rows(&lacking, 0, 1).2 / (of_rows(&lacking, 0, 0).2 * of_rows(&lacking, 1, 1).2).sqrt();
@@ -183,9 +183,9 @@ fn values_missing_at_random_give_correlations_and_lines() {
     near("slope", &line["coefficients"]["x"], &line["coefficients_noise"]["x"], slope);
     // Where rows are complete, nothing is assumed.
     let skip = text.replace("'by-column'", "'skip'");
-    ran(&lab, "skip", &skip).failed(2, &["views[0].missing_at_random", "leave it out"]);
+    run_json(&lab, "skip", &skip).failed(2, &["views[0].missing_at_random", "leave it out"]);
     let skip = pipeline("rows.csv", "").replace("'by-column'", "'skip'");
-    ran(&lab, "complete", &skip).succeeded();
+    run_json(&lab, "complete", &skip).succeeded();
     finish(&mut tail(&lab.path("complete"), &["--missing-at-random"])).failed(2, &["leave it out"]);
 }
 
@@ -202,7 +202,7 @@ fn a_quotient_beyond_one_is_no_correlation() {
     };
     let rows: Vec<_> = (0..ROWS).map(row).collect();
     lab.write("rows.csv", csv(&rows));
-    let last = ran(&lab, "state", &pipeline("rows.csv", "")).succeeded().json().pop().expect("a line");
+    let last = run_json(&lab, "state", &pipeline("rows.csv", "")).succeeded().json().pop().expect("a line");
     assert_eq!(last["correlation_quality"][0][1], "beyond-one", "{last}");
     assert_eq!(
         (&last["correlation"][0][1], &last["correlation_interval"][0][1]),
@@ -223,7 +223,7 @@ fn nulls_of_parquet_are_missing_values() {
         let values = ["rows.csv", "rows.parquet"].map(|path| {
             let text = pipeline(path, "[simulation]\nseed = 6\n").replace("by-column", missing);
             let state = format!("{missing}-{path}");
-            ran(&lab, &state, &text).succeeded();
+            run_json(&lab, &state, &text).succeeded();
             let lines = finish(&mut tail(&lab.path(&state), &["--view", "moments"])).succeeded().json();
             assert!(!lines.is_empty());
             lines.iter().map(|line| [&line["count"], &line["first"]].map(Value::clone)).collect::<Vec<_>>()
@@ -259,7 +259,7 @@ fn estimators_of_complete_rows_are_refused() {
     let lab = Lab::new();
     lab.write("rows.csv", "x,y,z\n1,2,3\n");
     let refused =
-        |more: &str, parts: &[&str]| ran(&lab, "refused", &pipeline("rows.csv", more)).failed(2, parts);
+        |more: &str, parts: &[&str]| run_json(&lab, "refused", &pipeline("rows.csv", more)).failed(2, parts);
     for method in ["pp", "joint-clip", "gaussian", "ssp"] {
         let part = "source.missing: this method needs complete rows";
         let more = match method {
@@ -271,7 +271,7 @@ fn estimators_of_complete_rows_are_refused() {
     let one = "name = 'n'\nsource = { path = 'rows.csv', missing = 'by-column' }
 columns = [{ name = 'x', lower = 0, upper = 1 }]\nepochs = { records = 1, horizon = 1 }
 privacy = { epsilon = 1, delta = 1e-6 }";
-    ran(&lab, "one", one).failed(2, &["source.missing: there is one column"]);
+    run_json(&lab, "one", one).failed(2, &["source.missing: there is one column"]);
 }
 
 fn by_key(more: &str) -> String {
@@ -302,8 +302,9 @@ fn keys_with_bounds_of_their_own_are_reported_in_their_own_units() {
         let _ = writeln!(text, "a,{}\nb,{}\nc,{}", 2.0 + 6.0 * share, -200.0 + 150.0 * share, 1000.0 * share);
     }
     lab.write("kinds.csv", text);
-    let lines =
-        ran(&lab, "state", &by_key("views = [{ name = 'all', workload = 'prefix' }]")).succeeded().json();
+    let lines = run_json(&lab, "state", &by_key("views = [{ name = 'all', workload = 'prefix' }]"))
+        .succeeded()
+        .json();
     // Two in three values of b lie between the bounds; the others count as −100.
     let clipped = (0..100).map(|at| (-200.0 + 1.5 * f64::from(at)).min(-100.0)).sum::<f64>() / 100.0;
     for (line, (key, mean)) in lines[3..].iter().zip([("a", 2.0 + 6.0 * 0.495), ("b", clipped), ("c", 495.0)])
@@ -316,23 +317,23 @@ fn keys_with_bounds_of_their_own_are_reported_in_their_own_units() {
     assert!(noise(&lines[3]) < 0.02 * noise(&lines[5]), "{lines:?}");
     finish(&mut tail(&lab.path("state"), &["--total"])).failed(2, &["bounds of their own"]);
     let total = "views = [{ name = 'all', workload = 'prefix', keys = 'total' }]";
-    ran(&lab, "total", &by_key(total)).failed(2, &["views[0].keys: keys have bounds of their own"]);
+    run_json(&lab, "total", &by_key(total)).failed(2, &["views[0].keys: keys have bounds of their own"]);
     let unknown = by_key("").replace("b = [", "bb = [");
-    ran(&lab, "unknown", &unknown)
+    run_json(&lab, "unknown", &unknown)
         .failed(2, &["columns[0].bounds: there is no key \"bb\"", "expected one of a, b, c"]);
     let ends = by_key("").replace("[0, 10]", "[10, 0]");
-    ran(&lab, "ends", &ends)
+    run_json(&lab, "ends", &ends)
         .failed(2, &["columns[0].bounds.a: found [10, 0], expected a lower and an upper bound"]);
     // Without bounds for other keys, each key has its own.
     let ends = "lower = 0\nupper = 1000\n";
-    ran(&lab, "lacking", &by_key("").replace(ends, ""))
+    run_json(&lab, "lacking", &by_key("").replace(ends, ""))
         .failed(2, &["columns[0].bounds: the key \"c\" has no bounds", "add for example c = [0, 60]"]);
-    ran(&lab, "half", &by_key("").replace("lower = 0\n", "")).failed(2, &["the field lower is missing"]);
+    run_json(&lab, "half", &by_key("").replace("lower = 0\n", "")).failed(2, &["the field lower is missing"]);
     let every = by_key("").replace(ends, "") + "c = [0, 1000]\n";
-    let own = ran(&lab, "every", &every).succeeded().json();
+    let own = run_json(&lab, "every", &every).succeeded().json();
     near("c", &own[5]["mean"]["value"], &own[5]["mean_noise"]["value"], 495.0);
     let keyless = by_key("").replace("key = {", "# key = {");
-    ran(&lab, "keyless", &keyless).failed(2, &["columns[0].bounds: there is no [key]"]);
+    run_json(&lab, "keyless", &keyless).failed(2, &["columns[0].bounds: there is no [key]"]);
 }
 
 /// The forecast for a share of missing values is the half-width that a run publishes, but for the
@@ -353,7 +354,7 @@ fn plan_forecasts_the_intervals_of_columns_that_lack_values() {
         epochs = { records = 2000, horizon = 4 }
         privacy = { epsilon = 30, delta = 1e-6 }
         simulation = { seed = 7 }";
-    let line = ran(&lab, "state", text).succeeded().json().pop().expect("four epochs");
+    let line = run_json(&lab, "state", text).succeeded().json().pop().expect("four epochs");
     let plan = |more: &[&str]| {
         let file = lab.path("state.toml");
         finish(hushflow(["plan", "--json", "--records-per-epoch", "2000"]).arg(file).args(more))

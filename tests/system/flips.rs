@@ -16,7 +16,7 @@ use crate::journal::acknowledged_numbers;
 const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
 
 /// State directory of an interrupted run, and the command that continues it.
-struct Left {
+struct UnfinishedRun {
     lab: Lab,
     pipeline: PathBuf,
     arguments: &'static [&'static str],
@@ -26,7 +26,7 @@ struct Left {
 const ANCHOR: &str = "keep = 'all'\nanchor = 'anchors'";
 
 /// A run over two directories of growing files, ended by a signal.
-fn over_followed_files() -> Left {
+fn over_followed_files() -> UnfinishedRun {
     let (lab, header, rows, expected) = STREAM.laid_out();
     for folder in ["anchors", "in"] {
         fs::create_dir(lab.path(folder)).expect("a directory");
@@ -43,11 +43,11 @@ fn over_followed_files() -> Left {
     }
     assert!(recorded(&lab.path("state")).is_some_and(|(file, _)| file == 2));
     lab.write("in/3.csv", header + &rows[1200..].concat());
-    Left { lab, pipeline, arguments, expected }
+    UnfinishedRun { lab, pipeline, arguments, expected }
 }
 
 /// A run with an ingest journal, killed before all records of the journal were counted.
-fn over_a_journal() -> Left {
+fn over_a_journal() -> UnfinishedRun {
     let (lab, header, rows, expected) = STREAM.laid_out();
     fs::create_dir(lab.path("anchors")).expect("a directory");
     let text = STREAM.pipeline("-", "").replacen("[source]", "[source]\njournal = true", 1);
@@ -66,7 +66,7 @@ fn over_a_journal() -> Left {
         run.kill().expect("a child can be killed");
         wait(run);
     }
-    Left { lab, pipeline, arguments: &[], expected }
+    UnfinishedRun { lab, pipeline, arguments: &[], expected }
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -85,7 +85,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-impl Left {
+impl UnfinishedRun {
     fn resumes(&self) -> Result<(), String> {
         let (state, anchors) = (self.lab.path("state"), self.lab.path("anchors"));
         let verified = finish(hushflow(["verify", "--anchor"]).arg(anchors).arg(&state));

@@ -128,13 +128,13 @@ impl Sender<'_> {
         })
     }
 
-    /// Sends the unsafe rows and calls `strike` with the last number and the count of numbers
+    /// Sends the unsafe rows and calls `kill` with the last number and the count of numbers
     /// received.
     fn feed(
         &mut self,
         mut child: Child,
         (input, back): Streams,
-        strike: impl FnOnce(&mut Child, (&AtomicU64, &AtomicU64)),
+        kill: impl FnOnce(&mut Child, (&AtomicU64, &AtomicU64)),
     ) -> Ended {
         let mut numbers = acknowledgements(back);
         // A run that has published everything waits for nobody, and may not have noticed a
@@ -151,7 +151,7 @@ impl Sender<'_> {
                     acknowledged.fetch_add(1, Ordering::Relaxed);
                 }
             });
-            strike(&mut child, (&safe, &acknowledged));
+            kill(&mut child, (&safe, &acknowledged));
             wait(child)
         });
         self.safe = safe.into_inner();

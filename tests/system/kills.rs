@@ -27,7 +27,7 @@ fn start(pipeline: &Path, state: &Path, random: &mut Random) -> Vec<Child> {
 
 /// Kills all processes soon after their start or, in three cases of four, after they have published
 /// more bytes. Returns whether they were still running.
-fn strike(mut children: Vec<Child>, state: &Path, random: &mut Random) -> bool {
+fn kill_at_random(mut children: Vec<Child>, state: &Path, random: &mut Random) -> bool {
     let published = || state.join("public.log").metadata().map_or(0, |log| log.len());
     if random.below(4) > 0 {
         let enough = published() + 1 + random.below(160_000);
@@ -64,7 +64,8 @@ impl Kills {
         let mut witness = Witness::of(state);
         loop {
             let before = witness.seen.len();
-            let was_running = strike(start(pipeline, state, &mut self.random), state, &mut self.random);
+            let was_running =
+                kill_at_random(start(pipeline, state, &mut self.random), state, &mut self.random);
             let published = witness.observe().expect("no epoch is published twice");
             self.partial += usize::from((before + 1..epochs).contains(&published));
             self.killed += usize::from(was_running);

@@ -36,7 +36,7 @@ impl PublishedReleases {
 
 /// Kills a run: in one case of four soon after its start, otherwise after it has published more
 /// bytes, fewer than `most`.
-fn strike(child: &mut Child, state: &Path, random: &mut Random, most: u64) {
+fn kill_at_random(child: &mut Child, state: &Path, random: &mut Random, most: u64) {
     let published = || state.join("public.log").metadata().map_or(0, |log| log.len());
     if random.below(4) > 0 {
         let enough = published() + 1 + random.below(most);
@@ -91,7 +91,7 @@ fn pipe(pipeline: &Path, state: &Path, rows: &str, random: Option<&mut Random>) 
     std::thread::scope(|scope| {
         scope.spawn(|| feed(input, rows));
         if let Some(random) = random {
-            strike(&mut child, state, random, 40_000);
+            kill_at_random(&mut child, state, random, 40_000);
         }
         wait(child).code == Some(0)
     })
@@ -211,7 +211,7 @@ fn only_sums_that_no_start_needs_are_erased() {
     let mut random = Random(4);
     loop {
         let mut child = run(&pipeline, &state, 2).spawn().expect("the run starts");
-        strike(&mut child, &state, &mut random, 400_000);
+        kill_at_random(&mut child, &state, &mut random, 400_000);
         let ended = wait(child).code;
         if witness.observe() == stream.epochs as usize && ended == Some(0) {
             break;

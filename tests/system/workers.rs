@@ -9,16 +9,16 @@ use crate::harness::{
 
 /// Distribution of a run over workers and processes.
 #[derive(Clone, Copy, Debug)]
-enum Spread {
+enum Layout {
     Workers(usize),
     TwoProcesses(usize),
 }
 
-use Spread::{TwoProcesses, Workers};
+use Layout::{TwoProcesses, Workers};
 
-const SPREADS: [Spread; 5] = [Workers(1), Workers(2), Workers(4), TwoProcesses(1), TwoProcesses(2)];
+const LAYOUTS: [Layout; 5] = [Workers(1), Workers(2), Workers(4), TwoProcesses(1), TwoProcesses(2)];
 
-fn complete(pipeline: &Path, state: &Path, spread: Spread) -> Ended {
+fn complete(pipeline: &Path, state: &Path, spread: Layout) -> Ended {
     match spread {
         Workers(workers) => finish(&mut run(pipeline, state, workers)).succeeded(),
         TwoProcesses(workers) => {
@@ -51,7 +51,7 @@ fn check_spreads(lab: &Lab, pipeline: &str) {
     let pipeline = lab.write("pipeline.toml", pipeline);
     let expected = expected_sums(&pipeline);
     assert!(expected.len() > 20 && expected.iter().all(|epoch| epoch[0] > 0), "a stream worth summing");
-    let states: Vec<PathBuf> = SPREADS
+    let states: Vec<PathBuf> = LAYOUTS
         .iter()
         .map(|&spread| {
             let state = lab.path(&format!("{spread:?}"));
@@ -62,7 +62,7 @@ fn check_spreads(lab: &Lab, pipeline: &str) {
         })
         .collect();
     let first = releases(&states[0]);
-    for (state, spread) in states.iter().zip(SPREADS) {
+    for (state, spread) in states.iter().zip(LAYOUTS) {
         assert!(releases(state) == first, "the releases of {spread:?} are not those of one worker");
     }
 }

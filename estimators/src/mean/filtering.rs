@@ -34,7 +34,7 @@ pub(super) fn estimate(
     let outcome = error::outcome(found)?;
     let (outcome, clipping, method) = match outcome {
         Ok(found) => (Ok(found.estimate), found.clipping, found.method),
-        Err(refusal) => (Err(refusal), Vec::new(), ran(method)),
+        Err(refusal) => (Err(refusal), Vec::new(), first_method(method)),
     };
     let (parts, spent) = budget.close();
     Ok((MeanAnswer { method, outcome, parts, spent }, clipping))
@@ -49,7 +49,7 @@ struct Filtered {
 }
 
 /// The method that runs first: PRIME for `auto`.
-fn ran(method: MeanMethod) -> MeanMethod {
+fn first_method(method: MeanMethod) -> MeanMethod {
     if method == MeanMethod::Auto { MeanMethod::Prime } else { method }
 }
 
@@ -119,7 +119,7 @@ fn scaled(
         MeanMethod::Balloon => balloon::estimate(rows, kept, budget, rng),
         _ => prime::estimate(kept, (tails, corruption), budget, rng),
     }?;
-    Ok(Filtered { estimate, clipping, method: ran(method) })
+    Ok(Filtered { estimate, clipping, method: first_method(method) })
 }
 
 /// Estimates by PRIME-ht with the budget that PRIME has left. Where that is too little to count the

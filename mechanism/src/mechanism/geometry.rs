@@ -140,7 +140,7 @@ impl MomentGeometry {
                     *participation,
                     weights,
                 )?;
-                Ok(self.of_running(claim.squared))
+                Ok(self.for_running_matrices(claim.squared))
             }
         }
     }
@@ -177,7 +177,7 @@ impl MomentGeometry {
                     *participation,
                     second_weight,
                 )?;
-                Ok(self.of_running(claim.squared))
+                Ok(self.for_running_matrices(claim.squared))
             }
         }
     }
@@ -195,7 +195,7 @@ impl MomentGeometry {
             Neighbours::ReplaceOneInPlace => 2.0 * vectors,
             Neighbours::ReplaceOne => self.replaced(1, vectors),
         };
-        positive("squared sensitivity of second moments", rounded_up(self.of_running(squared)))
+        positive("squared sensitivity of second moments", rounded_up(self.for_running_matrices(squared)))
     }
 
     /// Returns S: the squared sensitivity of the number of sent records alone, in units of M²,
@@ -210,7 +210,7 @@ impl MomentGeometry {
             Neighbours::ZeroOut => vectors,
             Neighbours::ReplaceOne => self.replaced(0, vectors),
         };
-        positive("squared sensitivity of the sent records", rounded_up(self.of_running(squared)))
+        positive("squared sensitivity of the sent records", rounded_up(self.for_running_matrices(squared)))
     }
 
     /// Returns the squared sensitivity of the bins of one histogram alone, rounded up. The theorem
@@ -225,7 +225,10 @@ impl MomentGeometry {
             Neighbours::ReplaceOneInPlace => 2.0 * vectors,
             Neighbours::ReplaceOne => self.replaced(0, vectors),
         };
-        positive("squared sensitivity of the bins of a histogram", rounded_up(self.of_running(squared)))
+        positive(
+            "squared sensitivity of the bins of a histogram",
+            rounded_up(self.for_running_matrices(squared)),
+        )
     }
 
     /// Returns the squared sensitivity for replaced contributions of norm 1 whose products are at
@@ -254,7 +257,7 @@ impl MomentGeometry {
 
     /// Converts a squared sensitivity of the matrices to that of the C that run: see the head of
     /// this module's source.
-    fn of_running(&self, squared: f64) -> f64 {
+    fn for_running_matrices(&self, squared: f64) -> f64 {
         match &self.columns {
             StrategyColumns::Shared(_) => squared,
             StrategyColumns::Matrices { first, second, .. } => {

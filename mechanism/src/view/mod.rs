@@ -139,10 +139,10 @@ pub struct View {
     layout: Layout,
     /// Real value of one unit of each released coordinate of a key.
     units: Vec<f64>,
-    /// Noise of one release, before decoding. `beside` is that of the number of sent records and of
-    /// a bin.
+    /// Noise of one release, before decoding. `count_and_bin` is that of the number of sent records
+    /// and of a bin.
     noise: MomentNoise,
-    beside: [f64; 2],
+    count_and_bin: [f64; 2],
     levels: Arc<ViewNoise>,
     decoder: MomentDecoder,
     squares: Option<SquaredIncrements>,
@@ -176,7 +176,7 @@ impl View {
                 first,
                 second: released.second().next().map_or(0.0, deviation),
             },
-            beside: [released.sent(), released.bins().next()].map(|at| at.map_or(0.0, deviation)),
+            count_and_bin: [released.sent(), released.bins().next()].map(|at| at.map_or(0.0, deviation)),
             decoder: mechanism.decoder(keys),
             squares,
             workload: levels.workload().state(keys as usize * layout.coordinates()),
@@ -245,7 +245,7 @@ impl View {
             first: self.noise.first * first,
             second: self.noise.second * second,
         };
-        Ok((noise, self.beside.map(|noise| noise * first)))
+        Ok((noise, self.count_and_bin.map(|noise| noise * first)))
     }
 }
 

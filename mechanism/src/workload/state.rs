@@ -157,7 +157,7 @@ impl WindowSums {
     /// Writes the sums, divided by the length times `divisor`.
     fn push(&mut self, increment: &[f64], divisor: f64, view: &mut [f64]) {
         if self.position as u64 == self.length {
-            self.turn();
+            self.start_block();
         }
         let (width, start) = (increment.len(), self.position * increment.len());
         match self.rows.get_mut(start..start + width) {
@@ -175,7 +175,7 @@ impl WindowSums {
         }
     }
 
-    fn turn(&mut self) {
+    fn start_block(&mut self) {
         let width = self.block.len();
         for position in (0..self.rows.len() - width).rev() {
             self.rows[position] += self.rows[position + width];

@@ -85,7 +85,7 @@ impl TopicConsumer {
             // Check a full queue again soon.
             .set("fetch.queue.backoff.ms", "10")
             .create_with_context(notes.clone())
-            .map_err(|error| trouble(&notes, &error))?;
+            .map_err(|error| request_error(&notes, &error))?;
         Ok(TopicConsumer { topic: topic.clone(), consumer, notes })
     }
 
@@ -99,8 +99,8 @@ impl TopicConsumer {
         if number == 0 { Err(transient("the server has no such topic")) } else { Ok(number as u32) }
     }
 
-    fn trouble(&self, error: &KafkaError) -> RequestError {
-        trouble(&self.notes, error)
+    fn request_error(&self, error: &KafkaError) -> RequestError {
+        request_error(&self.notes, error)
     }
 
     /// Repeats a question until the server answers or refuses, the run is stopped, or [`TIMEOUT`]
@@ -119,7 +119,7 @@ impl TopicConsumer {
                     continue;
                 }
             }
-            return answer.map_err(|error| self.trouble(&error));
+            return answer.map_err(|error| self.request_error(&error));
         }
     }
 
@@ -149,7 +149,7 @@ impl TopicConsumer {
         let offset = offset.map_or(Offset::Beginning, Offset::Offset);
         list.add_partition_offset(&self.topic.stream, partition as i32, offset)
             .and_then(|()| self.consumer.assign(&list))
-            .map_err(|error| self.trouble(&error))
+            .map_err(|error| self.request_error(&error))
     }
 
     /// Returns the next message, waiting at most `timeout`.
@@ -162,7 +162,7 @@ impl TopicConsumer {
                 Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange) => {
                     Ok(PollResult::OutOfRange)
                 }
-                _ => Err(self.trouble(&error)),
+                _ => Err(self.request_error(&error)),
             },
         }
     }
@@ -170,7 +170,7 @@ impl TopicConsumer {
 
 /// Converts an error of the client. The text is that of the error, or of an earlier refusal that
 /// explains it.
-pub(super) fn trouble(notes: &ConnectionNotes, error: &KafkaError) -> RequestError {
+pub(super) fn request_error(notes: &ConnectionNotes, error: &KafkaError) -> RequestError {
     if let Some(refusal) = notes.refusal() {
         return refusal;
     }

@@ -64,7 +64,7 @@ impl PartitionReader {
             })),
             Ok(PollResult::End | PollResult::Nothing) => None,
             Ok(PollResult::OutOfRange) => Some(Err(self.loss())),
-            Err(trouble) => Some(Err(trouble)),
+            Err(error) => Some(Err(error)),
         }
     }
 
@@ -72,7 +72,7 @@ impl PartitionReader {
     fn loss(&self) -> RequestError {
         let (first, end) = match self.consumer.ends(self.partition.number, &self.control) {
             Ok(ends) => ends,
-            Err(trouble) => return trouble,
+            Err(error) => return error,
         };
         let name = self.partition.topic.name();
         let of = format!("partition {}", self.partition.number);

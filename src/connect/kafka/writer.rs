@@ -20,7 +20,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use serde::Deserialize;
 
-use super::connection::{PollResult, TIMEOUT, TopicConsumer, config, trouble};
+use super::connection::{PollResult, TIMEOUT, TopicConsumer, config, request_error};
 use super::security::ConnectionNotes;
 use super::topic::Topic;
 
@@ -62,7 +62,7 @@ impl ServerWriter for TopicWriter {
         self.producer = None;
         self.notes = ConnectionNotes::new(&self.topic, &self.control);
         let (topic, notes) = (&self.topic, &self.notes);
-        let refused = |error| trouble(notes, &error);
+        let refused = |error| request_error(notes, &error);
         let producer: BaseProducer<ConnectionNotes> = config(topic, &self.control)?
             .set("transactional.id", format!("hushflow-{}", topic.stream))
             .set("message.max.bytes", LARGEST)
@@ -85,7 +85,7 @@ impl ServerWriter for TopicWriter {
         acknowledge: &mut dyn FnMut(EntryId),
     ) -> Result<(), RequestError> {
         let Some(producer) = &self.producer else { return Err(malformed_answer().into()) };
-        let refused = |error| trouble(&self.notes, &error);
+        let refused = |error| request_error(&self.notes, &error);
         producer.begin_transaction().map_err(refused)?;
         for &(id, line) in lines {
             let (id, key) = (format_id(id), key(line));

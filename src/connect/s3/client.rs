@@ -149,7 +149,7 @@ impl BucketClient {
         });
         let answer: io::Result<object_store::Result<T>> = answer;
         let answer = answer.map_err(|error| ObjectError::Other(error.into()))?;
-        answer.map_err(|error| self.trouble(&error))
+        answer.map_err(|error| self.request_error(&error))
     }
 
     /// Lists the objects of a folder, without those of folders in it, in the order of their keys.
@@ -223,7 +223,7 @@ impl BucketClient {
     }
 
     /// Explains an error of the client.
-    fn trouble(&self, error: &object_store::Error) -> ObjectError {
+    fn request_error(&self, error: &object_store::Error) -> ObjectError {
         use object_store::Error as Failure;
         let refused = |problem: &str| ObjectError::Other(refusal(self.name.clone(), problem));
         match error {

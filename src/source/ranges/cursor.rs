@@ -9,7 +9,7 @@ use crate::state::Position;
 
 /// The way to get the next row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum RangeRow {
     /// The row is parsed.
     Parsed,
     /// The range of the row is not parsed yet.
@@ -81,22 +81,22 @@ impl RangeCursor {
 
     /// Determines the way to get the next row, which has the number `row`. If the row must be read,
     /// moves `rows` to its position. Adds the survey of a new range to `survey`.
-    pub(crate) fn turn(
+    pub(crate) fn next_row(
         &mut self,
         rows: &mut RowReader,
         row: u64,
         survey: &mut RowSurvey,
-    ) -> Result<Turn, SourceError> {
+    ) -> Result<RangeRow, SourceError> {
         loop {
             if let Some(current) = &self.current {
                 if current.rows < current.range.rows.len() {
-                    return Ok(Turn::Parsed);
+                    return Ok(RangeRow::Parsed);
                 }
                 rows.park(self.end_of(current));
                 (self.current, self.is_refused) = (None, true);
             }
             if row < self.first_row {
-                return Ok(Turn::Read);
+                return Ok(RangeRow::Read);
             }
             let position = rows.settle()?;
             let stretches = &self.plan.stretches;
@@ -105,19 +105,19 @@ impl RangeCursor {
                 self.is_refused = false;
             }
             let next = stretches.get(self.next).filter(|next| self.plan.holds(next, position));
-            let Some(stretch) = next.filter(|_| !self.is_refused) else { return Ok(Turn::Read) };
+            let Some(stretch) = next.filter(|_| !self.is_refused) else { return Ok(RangeRow::Read) };
             if self.plan.is_missed(stretch, position) {
                 self.is_refused = true;
                 self.supply.want(self.next + 1);
-                return Ok(Turn::Read);
+                return Ok(RangeRow::Read);
             }
-            let Some(mut range) = self.supply.take(self.next) else { return Ok(Turn::Wait) };
+            let Some(mut range) = self.supply.take(self.next) else { return Ok(RangeRow::Wait) };
             let follows = range.start == self.plan.offset(position) && range.end > range.start;
             if !range.is_parsed || !follows || self.plan.is_cut_short(stretch, &range) {
                 self.is_refused = true;
                 let is_elsewhere = range.is_parsed && range.held.is_none();
                 self.unused = is_elsewhere.then_some((self.next, range.holder));
-                return Ok(Turn::Read);
+                return Ok(RangeRow::Read);
             }
             if let Some(held) = &mut range.held {
                 survey.merge(&std::mem::take(&mut held.survey));
@@ -150,8 +150,8 @@ impl RangeCursor {
         next < self.plan.stretches.len() && self.supply.is_ready(next)
     }
 
-    /// Takes the next row after [`Turn::Parsed`], with the position before it, and moves `rows` to
-    /// the position after it.
+    /// Takes the next row after [`RangeRow::Parsed`], with the position before it, and moves `rows`
+    /// to the position after it.
     pub(crate) fn take(&mut self, rows: &mut RowReader) -> Option<(Position, TakenRow)> {
         let current = self.current.as_mut()?;
         let row = *current.range.rows.get(current.rows)?;

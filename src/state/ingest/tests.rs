@@ -122,7 +122,7 @@ impl IngestObserver {
 }
 
 /// Injects the fault into the first run at each call in turn. Returns the number of calls.
-fn strike(fault: DiskFault, mut check: impl FnMut(&IngestObserver, &SimulatedDisk)) -> usize {
+fn inject_at_each_call(fault: DiskFault, mut check: impl FnMut(&IngestObserver, &SimulatedDisk)) -> usize {
     for call in 0.. {
         let (disk, mut world) = (SimulatedDisk::default(), IngestObserver::new());
         disk.fail_at(call, fault);
@@ -138,7 +138,7 @@ fn strike(fault: DiskFault, mut check: impl FnMut(&IngestObserver, &SimulatedDis
 
 #[test]
 fn no_acknowledged_record_is_lost_or_doubled_by_a_power_cut() {
-    let calls = strike(DiskFault::Power, |world, disk| {
+    let calls = inject_at_each_call(DiskFault::Power, |world, disk| {
         for loss in LOSSES {
             world
                 .clone()
@@ -152,7 +152,7 @@ fn no_acknowledged_record_is_lost_or_doubled_by_a_power_cut() {
 #[test]
 fn no_acknowledged_record_is_lost_or_doubled_by_a_full_disk_or_a_sync_that_fails() {
     for fault in [DiskFault::Full, DiskFault::Sync] {
-        strike(fault, |world, disk| {
+        inject_at_each_call(fault, |world, disk| {
             world
                 .clone()
                 .check_start(&disk.after_restart())
@@ -163,7 +163,7 @@ fn no_acknowledged_record_is_lost_or_doubled_by_a_full_disk_or_a_sync_that_fails
 
 #[test]
 fn a_fault_during_recovery_loses_no_record() {
-    strike(DiskFault::Power, |world, disk| {
+    inject_at_each_call(DiskFault::Power, |world, disk| {
         for loss in [PowerLoss::Nothing, PowerLoss::Torn, PowerLoss::Some(4)] {
             for call in 0..12 {
                 let (disk, mut world) = (disk.after_power_cut(loss), world.clone());
@@ -185,7 +185,7 @@ fn a_fault_during_recovery_loses_no_record() {
 fn a_disk_that_lies_is_caught() {
     let caught = (0..200).any(|call| {
         let (disk, mut world) = (SimulatedDisk::default(), IngestObserver::new());
-        disk.lie();
+        disk.ignore_syncs();
         disk.fail_at(call, DiskFault::Power);
         let _ = world.run(&disk);
         world.check_start(&disk.after_power_cut(PowerLoss::Everything)).is_err()

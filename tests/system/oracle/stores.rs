@@ -17,7 +17,7 @@ use crate::s3::{ObjectServer, SECRET, access};
 pub(super) const STORES: [&str; 3] = ["postgres", "kafka", "s3"];
 
 static SERVERS: [Mutex<Option<Store>>; 3] = [const { Mutex::new(None) }; 3];
-static TURNS: [Mutex<()>; 3] = [const { Mutex::new(()) }; 3];
+static SERVER_LOCKS: [Mutex<()>; 3] = [const { Mutex::new(()) }; 3];
 
 /// A server, with the number of rows that it has.
 enum Store {
@@ -94,9 +94,9 @@ fn index_of(case: &Case) -> Option<usize> {
 }
 
 /// Waits until no other world uses the server, and empties it.
-pub(super) fn turn(case: &Case) -> Option<MutexGuard<'static, ()>> {
+pub(super) fn lock_server(case: &Case) -> Option<MutexGuard<'static, ()>> {
     let index = index_of(case)?;
-    let turn = TURNS[index].lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = SERVER_LOCKS[index].lock().unwrap_or_else(PoisonError::into_inner);
     match server(index).as_mut().expect("a server") {
         Store::Table(_) => {}
         #[cfg(feature = "kafka")]

@@ -52,7 +52,7 @@ impl<'a> World<'a> {
             directory: directory.into(),
             facts: Facts::default(),
         };
-        let turn = stores::turn(case);
+        let turn = stores::lock_server(case);
         let offsets_of_simulation = offsets.map_or("", |_| "offsets = 'offsets.csv'\n");
         world.write("pipeline.toml", &(case.pipeline() + offsets_of_simulation));
         world.write("offsets.csv", offsets.unwrap_or_default());

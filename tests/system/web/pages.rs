@@ -205,7 +205,7 @@ simulation.seed = 1
 
 /// Returns elements that are wider than the screen, except those that scroll, and charts without a
 /// line.
-const AMISS: &str = "(() => {
+const LAYOUT_FAULTS: &str = "(() => {
     const wide = document.documentElement.scrollWidth > innerWidth;
     const scrolls = (node) => node !== null && (node.matches('.wide, select') || scrolls(node.parentElement));
     const out = [...document.body.querySelectorAll('*')].filter((node) => {
@@ -240,7 +240,7 @@ fn nothing_leaves_the_screen_or_stays_blank_at_three_widths() {
                 browser.await_true("$('matrix').rows.length === 21 && !$('matrix-section').hidden");
             }
             browser.evaluate("new Promise(requestAnimationFrame).then(() => 1)");
-            let amiss = browser.evaluate(AMISS);
+            let amiss = browser.evaluate(LAYOUT_FAULTS);
             let fine = json!({ "wide": false, "out": [], "blank": 0, "some": true });
             assert_eq!(amiss, fine, "{address} at {width} pixels");
             if let Some(axe) = &axe {

@@ -96,7 +96,7 @@ impl PathPoint {
     }
 
     /// Joins points of different components, without correlation between them.
-    pub(super) fn beside(points: &[&PathPoint]) -> Self {
+    pub(super) fn block_diagonal(points: &[&PathPoint]) -> Self {
         let size = points.iter().map(|point| point.covariance.nrows()).sum();
         let block_diagonal = |matrix: fn(&PathPoint) -> &Mat<f64>| {
             let (mut joint, mut start) = (Mat::zeros(size, size), 0);

@@ -151,11 +151,9 @@ impl Completion {
         });
         component.entries.extend(shifted);
         component.columns.extend(&moved.columns);
-        component.ends = component
-            .ends
-            .take()
-            .zip(moved.ends)
-            .map(|(a, b)| (PathPoint::beside(&[&a.0, &b.0]), PathPoint::beside(&[&a.1, &b.1])));
+        component.ends = component.ends.take().zip(moved.ends).map(|(a, b)| {
+            (PathPoint::block_diagonal(&[&a.0, &b.0]), PathPoint::block_diagonal(&[&a.1, &b.1]))
+        });
         home
     }
 }

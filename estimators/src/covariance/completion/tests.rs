@@ -172,7 +172,7 @@ fn the_limit_is_approached() {
     for entries in [&entries[..], &strained] {
         let solved = |target| {
             let single = PathPoint::single(1.0, 1e4, WARM);
-            follow(entries, PathPoint::beside(&[&single, &single, &single]), target, REMEMBERED)
+            follow(entries, PathPoint::block_diagonal(&[&single, &single, &single]), target, REMEMBERED)
                 .end
                 .covariance
         };
@@ -210,7 +210,7 @@ fn components_are_solved_like_the_whole() {
     let local = completion.entries();
     let entries: Vec<MeasuredEntry> = local.collect();
     let singles: Vec<PathPoint> = (0..9).map(|j| PathPoint::single(truth[(j, j)], 1e4, WARM)).collect();
-    let start = PathPoint::beside(&singles.iter().collect::<Vec<_>>());
+    let start = PathPoint::block_diagonal(&singles.iter().collect::<Vec<_>>());
     let whole = follow(&entries, start, FINAL, REMEMBERED).end.covariance;
     let matrix = completion.matrix();
     for (i, j) in (0..9).flat_map(|i| (0..9).map(move |j| (i, j))) {
@@ -227,7 +227,7 @@ fn all_entries_of_many_columns() {
         .map(|(row, column)| MeasuredEntry { row, column, value: truth[(row, column)], precision: 1e6 })
         .collect();
     let singles: Vec<PathPoint> = (0..57).map(|j| PathPoint::single(truth[(j, j)], 1e6, WARM)).collect();
-    let start = PathPoint::beside(&singles.iter().collect::<Vec<_>>());
+    let start = PathPoint::block_diagonal(&singles.iter().collect::<Vec<_>>());
     let found = follow(&entries, start, 1e-8, REMEMBERED).end.covariance;
     let error = entries.iter().map(|e| (found[(e.row, e.column)] - e.value).abs()).fold(0.0, f64::max);
     assert!(error < 1e-6, "{error:e}");

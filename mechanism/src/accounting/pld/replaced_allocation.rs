@@ -275,7 +275,7 @@ impl DivergenceBound {
             infinite += (*value - largest).max(0.0) * *mass;
             *value = value.clamp(smallest, largest);
         }
-        let grid = Spread::new(&values, step);
+        let grid = Discretization::new(&values, step);
         let sums = self.sum(&grid, c, &rest);
         let raised = 1.0 + self.bins as f64 * ROUNDING;
         let value = (sums.value + infinite) * raised;
@@ -285,7 +285,7 @@ impl DivergenceBound {
     }
 
     /// Returns Σ r(k) g(k) and its error.
-    fn sum(&mut self, grid: &Spread, c: f64, moments: &Moments) -> Bounded {
+    fn sum(&mut self, grid: &Discretization, c: f64, moments: &Moments) -> Bounded {
         if self.bins == 1 {
             let positive = grid.moments().filter(|(index, _)| *index > 0);
             return Bounded { value: positive.map(|(_, moment)| moment).sum(), error: 0.0 };
@@ -340,7 +340,7 @@ impl DivergenceBound {
     }
 
     /// Returns the cyclic law of b − 1 terms from −`reach` on, and a bound of its error.
-    fn rest(&mut self, grid: &Spread, length: usize, reach: i64) -> (Vec<f64>, f64) {
+    fn rest(&mut self, grid: &Discretization, length: usize, reach: i64) -> (Vec<f64>, f64) {
         if self.transform.as_ref().is_none_or(|(known, _)| *known != length) {
             self.transform = Some((length, RealTransform::new(length)));
         }
@@ -363,7 +363,7 @@ impl DivergenceBound {
     }
 
     /// Bounds the probability of sign·R at or above `end`.
-    fn outside(&self, grid: &Spread, mean: f64, sign: f64, end: f64) -> f64 {
+    fn outside(&self, grid: &Discretization, mean: f64, sign: f64, end: f64) -> f64 {
         let count = (self.bins - 1) as f64;
         let bound = |slope: f64| {
             let exponent = |index: i64| sign * slope * index as f64 * grid.step;
@@ -379,12 +379,12 @@ impl DivergenceBound {
 }
 
 /// A law on multiples of a step, in ascending order; an index may come several times.
-struct Spread {
+struct Discretization {
     step: f64,
     masses: Vec<(i64, f64)>,
 }
 
-impl Spread {
+impl Discretization {
     fn new(values: &[(f64, f64)], step: f64) -> Self {
         let mut masses = Vec::with_capacity(2 * values.len());
         for (value, mass) in values {

@@ -4,7 +4,7 @@ use super::schema::faults;
 use super::*;
 
 /// Changes of [`Pipeline::EXAMPLE`] that break a rule.
-const SPOILT: &[&[(&str, &str)]] = &[
+const BROKEN_RULES: &[&[(&str, &str)]] = &[
     // [epochs]
     &[("arrival = \"recorded_at\"", "")],
     &[("arrival = \"recorded_at\"", "arrival = \"recorded_at\"\nclock = \"end-of-input\""), (LATENESS, "")],
@@ -257,14 +257,14 @@ fn changed(changes: &[(&str, &str)]) -> String {
 fn parser_and_schema_refuse_mistakes_in_several_fields() {
     let schema = json_schema();
     let mut accepted = Vec::new();
-    for changes in SPOILT {
+    for changes in BROKEN_RULES {
         let text = changed(changes);
         let (parsed, found) = (parse(&text), faults(&schema, &text));
         if parsed.is_ok() || found.is_empty() {
             accepted.push(format!("{changes:?}\n  parser {:?}\n  schema {found:?}", parsed.err()));
         }
     }
-    assert!(accepted.is_empty(), "{} of {}:\n{}", accepted.len(), SPOILT.len(), accepted.join("\n"));
+    assert!(accepted.is_empty(), "{} of {}:\n{}", accepted.len(), BROKEN_RULES.len(), accepted.join("\n"));
     for changes in VALID {
         let text = changed(changes);
         assert_eq!((parse(&text).err(), faults(&schema, &text)), (None, Vec::new()), "{changes:?}");
