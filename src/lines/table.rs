@@ -32,7 +32,7 @@ const QUALITY_TITLE: usize = 9;
 /// word follows on a separate line.
 const KEY: usize = 12;
 
-/// Numbers that a line of a terminal shows, if it has room for them before_text the key.
+/// Numbers that a line of a terminal shows, if it has room for them beside the key.
 const WANTED: usize = 2;
 
 /// The fields of a line before its layout.
@@ -150,26 +150,26 @@ impl<'a> TableLayout<'a> {
             cells.iter().map(|&(index, _)| (index, titles[index].chars().count().max(least))).collect()
         };
         // The width of the key is a quarter of the terminal, less if no cell would fit.
-        let room_beside = |lead: &Lead| {
+        let room_by_key = |lead: &Lead| {
             let room = room.saturating_sub(lead.quality) + if lead.has_epoch { 0 } else { epoch + 2 };
             let room = lead.start.map_or(room, |start| room.saturating_sub(start + 2));
             let longest = sizes.longest_key.min((width / 4).max(8));
             let key = longest.min(room.saturating_sub(NARROW_CELL + 1)).max(3);
             (key, room.saturating_sub(key))
         };
-        // On a terminal too narrow for the start of epochs, or for the keys before_text it, lines show
+        // On a terminal too narrow for the start of epochs, or for the keys beside it, lines show
         // only the numbers of epochs. So they do if chosen cells would need further lines.
         let total: usize = cells.iter().map(|(_, width)| width + 1).sum();
         let fits = |lead: &&Lead| {
             let Some(start) = lead.start else { return true };
             let without = Lead { start: None, ..**lead };
             let is_enough = room.saturating_sub(lead.quality) >= start + 2 + NARROW_CELL + 1 + 3;
-            let [before_text, without] = [*lead, &without].map(room_beside);
-            let helps = !style.columns.is_empty() && total > before_text.1;
-            is_enough && before_text.0 == without.0 && !(helps && total <= without.1)
+            let [with_start, without] = [*lead, &without].map(room_by_key);
+            let helps = !style.columns.is_empty() && total > with_start.1;
+            is_enough && with_start.0 == without.0 && !(helps && total <= without.1)
         };
         let fitting = |lead: &Lead| {
-            let room = room_beside(lead).1;
+            let room = room_by_key(lead).1;
             let ends = of_width(lead.least).into_iter().scan(0, |end, (_, width)| {
                 *end += width + 1;
                 Some(*end)
@@ -178,7 +178,7 @@ impl<'a> TableLayout<'a> {
         };
         // If a second number would not fit, a long word of quality makes room for it, and follows
         // on a line of its own. Then what says least is left out: the time of day at which every
-        // epoch starts, or its year, the number of the epoch before_text its start, spaces, and last the
+        // epoch starts, or its year, the number of the epoch beside its start, spaces, and last the
         // start.
         let all = Lead { quality, start, has_epoch: true, least };
         let short = Lead { quality: short, ..all };
@@ -205,7 +205,7 @@ impl<'a> TableLayout<'a> {
         let per_line_by_default = fitting(&lead).max(1);
         let mut cells = of_width(lead.least);
         let total: usize = cells.iter().map(|(_, width)| width + 1).sum();
-        let (key, room) = room_beside(&lead);
+        let (key, room) = room_by_key(&lead);
         let widest = room.saturating_sub(1).max(NARROW_CELL);
         let mut per_line = chosen.max(1);
         if total > room && style.columns.is_empty() {
