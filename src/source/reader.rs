@@ -423,7 +423,7 @@ pub(crate) fn range_plan(pipeline: &Pipeline, source: &Source) -> RangePlan {
 }
 
 /// Returns this number of parsers of ranges of a source's files; `None` if its rows must be read in
-/// their next.
+/// their turn.
 pub(crate) fn range_parsers(
     (pipeline, source): (&Pipeline, &Source),
     control: &Control,
