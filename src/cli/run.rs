@@ -115,9 +115,9 @@ pub(crate) struct RunArguments {
 }
 
 impl RunArguments {
-    /// Whether standard error shows exact counts and what else is private: a person reads it, or
-    /// has asked. Elsewhere it may end in the log of a service, so it depends on public facts
-    /// alone.
+    /// Whether standard error shows exact counts and other private facts: only if a person reads it
+    /// or asked for them. Otherwise it may end in the log of a service, so it depends on public
+    /// facts alone.
     fn shows_private(&self) -> bool {
         self.counters || stderr().is_terminal()
     }
@@ -291,7 +291,7 @@ fn finish(output: SinkThread, options: &RunOptions) -> Result<(), SinkError> {
     }
 }
 
-/// A share of one row in this many that are unusable is worth a hint.
+/// A hint is printed if at least one row in this many is unusable.
 const MANY_UNUSABLE: u64 = 20;
 
 /// Prints the summary, and the command that reads the log.

@@ -7,12 +7,12 @@
 //!
 //! A [`Follower`] is a separate dataflow over the public log alone. It runs on the thread that
 //! calls it: in the process of a run, in another one, or on another machine with a copy of the log.
-//! A follower cannot affect a run. Tables, sinks and pages all use it, and all wait for the log
+//! A follower cannot affect a run. Tables, sinks and pages all use followers, and wait for the log
 //! with [`StopFlag::wait`].
 //!
-//! The operators are public, for other dataflows over a log: [`DecodeWindows`], [`Totals`] and
-//! [`Estimates`], beside [`Views`](hushflow_operators::Views). Here is the total of a log under a
-//! view of its own:
+//! The operators are public, for other dataflows over a log: [`DecodeWindows`], [`Totals`],
+//! [`Estimates`], and [`Views`](hushflow_operators::Views). This example prints the total of a log
+//! under a view that the pipeline does not name:
 //!
 //! ```
 //! use hushflow::estimates::EstimateView;
@@ -100,7 +100,7 @@ pub enum FollowError {
 pub struct Subject {
     /// The publication of the log.
     pub publication: Publication,
-    /// Views of its moments. Estimates of windows need none.
+    /// Views of its moments. Estimates of windows have no views.
     pub views: Vec<EstimateView>,
 }
 

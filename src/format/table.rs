@@ -26,8 +26,8 @@ pub enum MissingRows {
     /// Keeps it, with NaN for all of its values. The number of rows is that of the file, whatever
     /// they contain.
     Keep,
-    /// As [`Keep`](Self::Keep), also for a row that can't be read: nothing that a record holds is
-    /// an error.
+    /// Like [`Keep`](Self::Keep), also for a row that can't be read: no content of a record is an
+    /// error.
     Blank,
 }
 

@@ -1,5 +1,5 @@
-//! Pipelines made by a program. A builder writes the tables of a pipeline file and reads them as a
-//! file is read, so both are checked alike.
+//! Pipelines made by a program. A builder writes the tables of a pipeline file and parses them like
+//! a file, so both are checked alike.
 
 use std::path::Path;
 

@@ -1,8 +1,8 @@
 //! The private log: segments. Each has a header and a segment frame, then for each run one
 //! generation frame and its committed epoch frames.
 //!
-//! The readable part decides what happened. Bytes after an unreadable frame are either a torn tail,
-//! never acknowledged, or damage; the synced length of a later frame decides which
+//! Readable frames are authoritative. Bytes after an unreadable frame are either a torn tail, which
+//! was never acknowledged, or damage. The synced length of a later frame decides which
 //! (`docs/formats.md`).
 
 use super::{
@@ -28,7 +28,7 @@ pub(super) struct PrivateFacts {
     pub(super) length: u64,
     /// Length of its readable prefix of frames.
     pub(super) end: u64,
-    /// No readable frame proves that bytes after this offset were synced.
+    /// End of the part that readable frames prove to be synced.
     pub(super) unproven: u64,
     /// State of the bytes after the readable part.
     pub(super) tail: LogTail,
@@ -58,7 +58,7 @@ pub(super) struct LogPosition {
 /// State of the bytes after the readable part of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LogTail {
-    /// Nothing.
+    /// There are no such bytes.
     Clean,
     /// Rest of a commit that was not acknowledged.
     Torn,
@@ -69,7 +69,7 @@ pub(super) enum LogTail {
 /// A frame of the private log, by kind.
 pub(super) enum LogEntry<'a> {
     Header,
-    /// The log begins with the `first` one.
+    /// `first` if the log begins with this segment.
     Segment {
         begins: SegmentPayload,
         first: bool,

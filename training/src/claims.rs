@@ -88,7 +88,7 @@ impl Claims {
         self.run = run;
     }
 
-    /// Claims a step. A step is claimed once, and no earlier one after it.
+    /// Claims a step. Returns an error if this step or a later one has been claimed.
     pub(crate) fn claim(&self, step: u64) -> Result<(), ClaimError> {
         let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
         let in_memory = drawn.get(&self.run).copied().unwrap_or(0);

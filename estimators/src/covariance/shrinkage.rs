@@ -8,7 +8,7 @@
 //! | estimate | suits |
 //! |---|---|
 //! | nearest semidefinite matrix | little noise |
-//! | eigenvalues beyond e, reduced to √(λ² − e²), and no others | few strong directions |
+//! | eigenvalues above e in magnitude, as √(λ² − e²); the others 0 | few strong directions |
 //! | diagonal | uncorrelated columns |
 //! | the diagonal, and off it the second estimate | few directions beside the columns' variances |
 //!

@@ -14,10 +14,10 @@ use crate::workload::Workload;
 use nalgebra::DMatrix;
 use std::borrow::Cow;
 
-/// The most steps where all pairs of steps are traversed.
+/// Maximum number of steps for which all pairs of steps are traversed.
 const MAX_PAIRED_STEPS: usize = 1 << 14;
 
-/// The most steps where a matrix is written out.
+/// Maximum number of steps for which a matrix is written out.
 const MAX_WRITTEN_STEPS: usize = 1 << 11;
 
 fn check_steps(found: usize, limit: usize) -> Result<(), MatrixError> {
@@ -136,7 +136,7 @@ fn decoder_matrix(strategy: &dyn Strategy, steps: usize) -> DMatrix<f64> {
     inverse
 }
 
-/// Decodes step t of the streams whose i-th is 1 at step i and 0 elsewhere.
+/// Decodes step t of all unit streams; stream i is 1 at step i and 0 elsewhere.
 fn decode_unit(decoder: &mut dyn Decoder, t: usize, row: &mut [f64]) -> Result<(), StepError> {
     let mut unit = vec![0.0; row.len()];
     unit[t] = 1.0;

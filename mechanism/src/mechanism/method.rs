@@ -35,7 +35,7 @@ pub enum Method {
     JointClip,
     /// Second moments are the squares of the sums of whole epochs, not sums of squares.
     BatchSquares {
-        /// m, the most records in an epoch.
+        /// m, the maximum number of records in an epoch.
         size: NonZeroU32,
     },
 }
@@ -109,16 +109,16 @@ impl fmt::Display for Method {
 /// JME, joint moment estimation: one Gaussian mechanism for all moments, with their joint
 /// sensitivity.
 ///
-/// This is λ-JME, Algorithms 1 and 3, with a private count beside it. It uses the joint sensitivity
-/// for the given neighbours, strategies and participations: the theorems at the heads of
+/// This is λ-JME, Algorithms 1 and 3, with a private count. It uses the joint sensitivity for the
+/// given neighbours, strategies and participations, by the theorems at the heads of
 /// [`sensitivity`](crate::sensitivity) and its submodules. [`mechanism`](crate::mechanism) derives
 /// the noise from the claim.
 ///
-/// The default λ is that of Algorithm 1 where records are replaced in place, and that of
-/// [`MomentWeights::default_for`] elsewhere. If C₁ ≠ C₂ it is multiplied by V₁/V₂, the ratio of
+/// If records are replaced in place, the default λ is that of Algorithm 1. For other neighbours it
+/// is that of [`MomentWeights::default_for`]. If C₁ ≠ C₂ it is multiplied by V₁/V₂, the ratio of
 /// their squared sensitivities for vectors of norm 1, so that λ does not depend on the scale of C₂.
-/// The count then has the largest free weight: c = ½ beside ν = ½ through one C, c = 1 beside
-/// second moments of another.
+/// The count has the largest weight that does not increase the sensitivity: c = ½ with ν = ½ if
+/// C₁ = C₂, and c = 1 otherwise.
 fn jme_claim(parameters: &MomentParameters, geometry: &MomentGeometry) -> Result<JointClaim, MechanismError> {
     let (neighbours, dimension) = (parameters.neighbours, parameters.layout.dimension);
     let default = MomentWeights::default_for(neighbours, dimension);
@@ -130,7 +130,7 @@ fn jme_claim(parameters: &MomentParameters, geometry: &MomentGeometry) -> Result
     Ok(JointClaim { weights, squared: geometry.joint(neighbours, dimension, weights)? })
 }
 
-/// The share if a pipeline does not set one.
+/// The share that a pipeline uses by default.
 pub const DEFAULT_FIRST_MOMENT_SHARE: f64 = 0.5;
 
 /// α-IME, independent moment estimation: two Gaussian mechanisms that share the budget.

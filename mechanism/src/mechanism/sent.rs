@@ -95,7 +95,7 @@ mod tests {
     }
 
     /// All ways to take part twice: with all sent records under the key of those that count, with
-    /// all others under the next key, and with one under each key.
+    /// the rest under the next key, and with one under each key.
     fn streams() -> Vec<[Contribution; 2]> {
         let contributions = |epoch: usize| {
             (0..KEYS).flat_map(move |key| {

@@ -71,7 +71,7 @@ pub struct ClippedSums {
     /// while they are lent.
     narrow: Zeroizing<Vec<i64>>,
     lent: Option<Arc<Zeroizing<Vec<i64>>>>,
-    /// Whether all of `narrow` except the count is left over from lent sums and must be
+    /// Whether all of `narrow` except the count holds old values of lent sums and must be
     /// overwritten.
     stale: bool,
     /// Records on the short path.
@@ -167,7 +167,7 @@ impl ClippedSums {
         runs.into_iter().map(run).collect()
     }
 
-    /// Makes room for sums unless there is room already: in the lent memory, if it was returned.
+    /// Makes room for new sums if the last ones were lent. Reuses their memory if it was returned.
     fn begin(&mut self) {
         if let Some(lent) = self.lent.take() {
             self.narrow = Arc::into_inner(lent).unwrap_or_default();
@@ -270,7 +270,7 @@ impl ClippedSums {
         }
     }
 
-    /// Spills narrow sums if another block may be too many.
+    /// Spills narrow sums if they may not have room for another block.
     fn make_room(&mut self) {
         if self.narrow[Layout::COUNT] as u64 + BLOCK_RECORDS as u64 > NARROW_RECORDS {
             self.wide.merge(0, IntegerRow::Narrow(&self.narrow));
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns the sums of the same records by way of rows.
+    /// Returns the sums of the same records, computed from rows.
     fn by_rows(clipper: &Clipper, layout: Layout, records: &[f64]) -> Vec<i128> {
         let mut rows = QuantisedRows::new(layout.dimension);
         clipper.quantise_all(records, &mut rows).unwrap();

@@ -75,7 +75,7 @@ pub struct OptimizerProgress {
     pub lower_bound: f64,
     /// Number of eigendecompositions of matrices of V's size: the most expensive steps.
     pub eigendecompositions: usize,
-    /// Number of conjugate-gradient steps: next in cost, each a matrix product.
+    /// Number of conjugate-gradient steps. Each is a matrix product, the next most expensive step.
     pub conjugate_gradient_steps: usize,
 }
 
@@ -118,7 +118,7 @@ pub struct Optimum {
     pub column_norm: f64,
     /// tr(V X⁻¹) = ‖A C⁻¹‖_F².
     pub objective: f64,
-    /// No strategy within the constraints has a lower objective.
+    /// Lower bound of the objective over all strategies within the constraints.
     pub lower_bound: f64,
     /// Proof of the lower bound.
     pub certificate: Certificate,
