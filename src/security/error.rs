@@ -82,8 +82,8 @@ pub(crate) enum TlsProblem {
 }
 
 impl SecurityError {
-    /// Whether another attempt fails as well, until a person corrects something. Garbage and broken
-    /// handshakes may come from anyone on the way, so they don't end a run.
+    /// Whether another attempt fails too, until a person corrects something. Garbage and broken
+    /// handshakes may come from any machine on the route, so they don't end a run.
     pub(crate) fn is_lasting(&self) -> bool {
         !matches!(
             self,

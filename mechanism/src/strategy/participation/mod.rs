@@ -74,7 +74,7 @@ pub enum ClaimKind {
     Exact,
     /// Attained by records of dimension 1, and not valid for vectors.
     ExactForScalars,
-    /// No neighbouring streams exceed it; perhaps none attain it.
+    /// Neighbouring streams never exceed it. They may not attain it.
     UpperBound(SensitivityBound),
 }
 
@@ -89,7 +89,7 @@ pub enum SensitivityBound {
     Grothendieck,
     /// `|π|·‖C_π‖₂²`.
     Spectral,
-    /// Each participation is paired with the earlier ones that it could overlap most with.
+    /// Each participation is paired with the earlier ones with which its overlap can be largest.
     EarlierPartners,
     /// A larger C, with non-negative, non-increasing coefficients.
     Majorised,
@@ -272,8 +272,8 @@ fn search(matrix: &Matrix, patterns: Vec<Vec<usize>>, scalar: bool) -> Sensitivi
     largest
 }
 
-/// Returns the least known bound of one pattern. Takes the signs it tries from `corners`, and tries
-/// none when these run out.
+/// Returns the least known bound of one pattern. Takes trial signs from `corners`, and stops trying
+/// signs when these run out.
 fn of_pattern(
     gram: &nalgebra::DMatrix<f64>,
     absolute: f64,
