@@ -1,13 +1,13 @@
-//! `windows`: all records of a key in a window of epochs together, for estimators that need them at
-//! once.
+//! `windows`: passes all records of a key in a window of epochs together to estimators that need
+//! them at once.
 //!
-//! Rows are sent to the worker that owns their key and wait until their epoch closes, and then for
-//! as long as a later window contains it (`rows`). Every declared key answers for every window,
+//! Rows are sent to the worker that owns their key. They wait until their epoch closes, and then as
+//! long as a later window contains it (`rows`). Every declared key has an answer for every window,
 //! even without rows, so the set of windows reveals nothing.
 //!
 //! An estimate cannot be merged from parts as sums can, so rows are exchanged here. Batches with
-//! positions come in the order of the stream, whichever worker read them. Other batches come in the
-//! order in which each worker read them, one worker after another. The order never depends on
+//! positions come in the order of the stream, for any assignment to workers. Other batches come in
+//! the order in which each worker read them, one worker after another. The order never depends on
 //! values, because neighbours must agree on the position of every other row.
 
 mod rows;
@@ -112,7 +112,8 @@ pub trait ReleaseWindows<'scope> {
     /// Records of an undeclared key or with another number of columns raise the fault, and so do
     /// records that should have been bounded, and an error of `answer`.
     ///
-    /// A mean that 1 % of corrupt records cannot move far, for (4, 10⁻⁶) in all:
+    /// This example estimates a mean that 1 % of corrupt records cannot move far, for (4, 10⁻⁶) in
+    /// all:
     ///
     /// ```
     #[doc = include_str!("../../doc/setup.txt")]

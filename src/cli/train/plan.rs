@@ -37,9 +37,9 @@ struct TrainingPlan<'a> {
     /// Standard deviation of the noise in the mean gradients of the workload, root mean square over
     /// the steps, in each coordinate.
     gradient_noise: f64,
-    /// The last of them.
+    /// The same after the last step.
     last_gradient_noise: f64,
-    /// Bytes of encoder, decoder and optimiser, as a rule of thumb.
+    /// Estimated bytes of encoder, decoder and optimiser.
     memory: u64,
 }
 
