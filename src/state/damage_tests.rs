@@ -1,8 +1,7 @@
-//! Damage at rest: flipped bits, truncated files, files that are missing, swapped or from another
-//! day. Each change is detected or harmless: no published epoch changes or is lost, and nothing
-//! panics.
+//! Damage at rest: flipped bits, truncated files, and files that are missing, swapped or outdated.
+//! Each change is detected or harmless: no published epoch changes or is lost, and no code panics.
 //!
-//! The files are a compacted log (the fixtures, which pin the format), the same log with all its
+//! The tests use a compacted log (the fixtures, which pin the format), the same log with all its
 //! segments, and a log with a single segment.
 
 use super::{
@@ -145,7 +144,7 @@ fn check_intact(disk: &SimulatedDisk) {
     );
 }
 
-/// Checks that the error names the file, or the segment that conflicts with it, and a remedy.
+/// Checks that the error names the file or a segment that conflicts with it, and a remedy.
 fn check_refused(disk: &SimulatedDisk, name: &str) {
     let error = open(disk).err().unwrap();
     let named = if is_private(name) { "private-" } else { name };
@@ -154,8 +153,8 @@ fn check_refused(disk: &SimulatedDisk, name: &str) {
     assert!(verify_storage(disk, None).problem.is_some());
 }
 
-/// Checks that a change from `offset` on is refused if nothing can replace the bytes: in the
-/// private log, and in the part of the public log that the private log can't rebuild.
+/// Checks that a change from `offset` on is refused if the bytes can't be restored: in the private
+/// log, and in the part of the public log that the private log can't rebuild.
 fn check_changed(disk: &SimulatedDisk, irreplaceable: usize, name: &str, offset: usize) {
     if is_private(name) || name == PUBLIC_LOG && offset < irreplaceable {
         check_refused(disk, name);
