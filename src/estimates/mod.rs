@@ -1,9 +1,9 @@
-//! Estimators: compute what a view shows from the moments of a key. All of it is post-processing of
-//! releases and costs no privacy.
+//! Estimators: compute the contents of a view from the moments of a key. All of it is
+//! post-processing of releases and costs no privacy.
 //!
 //! An estimator is one file here and one line of [`ESTIMATORS`]. The file holds its name, its
-//! parameters in `[[views]]`, its flag of `hushflow tail`, what it computes, its fields in JSON and
-//! CSV, its columns in a table and its plot on the page. Everything else finds estimators by the
+//! parameters in `[[views]]`, its flag of `hushflow tail`, its computation, its fields in JSON and
+//! CSV, its columns in a table and its plot on the page. All other code finds estimators by the
 //! table: pipeline files, `tail`, followers, lines, sinks and pages.
 
 mod adam;
@@ -69,13 +69,13 @@ pub struct EstimatorKind {
     pub name: &'static str,
     /// Help text of its name.
     pub help: &'static str,
-    /// Second moments of records without which there is nothing to compute.
+    /// Second moments of records that the estimator needs.
     needs: SecondMoment,
-    /// Histograms without which there is nothing to compute.
+    /// Histograms that the estimator needs.
     histograms: HistogramNeed,
     /// Whether it brings the workloads of its views ([`ViewEstimator::decays`]).
     own_workloads: bool,
-    /// The flag of `tail` that gives all its parameters; none if `tail --view` names it.
+    /// The flag of `tail` that gives all its parameters; `None` if `tail --view` names it.
     pub flag: Option<Flag>,
     /// Its parameters in `[[views]]`.
     pub(crate) fields: &'static [FieldDefinition],
@@ -183,8 +183,8 @@ impl EstimatorKind {
         Form { usage: self.name.into(), about: self.help }
     }
 
-    /// Returns what the log lacks for this estimator and the consequence; `None` if it lacks
-    /// nothing.
+    /// Returns what the log lacks for this estimator and the consequence; `None` if the log has all
+    /// that is needed.
     pub(crate) fn lacks(&self, log: &LogFacts<'_>) -> Option<(&'static str, &'static str)> {
         let numeric = log.histograms.iter().any(Histogram::is_numeric);
         match self.histograms {
@@ -313,8 +313,8 @@ pub trait ViewEstimator: fmt::Debug + Send + Sync {
     }
 }
 
-/// The averages of the records that an estimator needs. There is no way to compute an estimate from
-/// fewer.
+/// The averages of the records that an estimator needs. An estimator can be called only with all of
+/// them.
 pub enum Averages<'a> {
     /// The average of the view's workload.
     One(&'a dyn OneAverage),
@@ -362,7 +362,7 @@ pub struct ScaledView {
     /// missing one by one
     /// ([`ColumnwiseMoments`](hushflow_mechanism::estimate::by_column::ColumnwiseMoments)).
     pub indicator_step: Option<f64>,
-    /// Whether keys have bounds of their own, for each column; those that are not listed have none.
+    /// Whether keys have bounds of their own, for each column; false for columns after the last entry.
     pub keyed_bounds: Vec<bool>,
     /// The histograms, whose bins follow the moments in this order.
     pub histograms: Vec<Histogram>,

@@ -22,7 +22,7 @@ use times::{Numbers, TimeForms};
 /// Maximum number of distinct texts kept for a column.
 const WORDS: usize = 100;
 
-/// Names of what a privacy unit may be.
+/// Nouns in names of columns that may identify a privacy unit.
 const UNITS: [&str; 22] = [
     "customer",
     "client",

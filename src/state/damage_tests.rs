@@ -377,7 +377,7 @@ fn files_of_another_run_are_refused() {
     assert!(matches!(open(&disk), Err(StateError::Disorder { .. })));
 }
 
-/// A checksum can be recomputed; the chain still shows another history.
+/// Checksums can be recomputed after a change, but the chain then shows another history.
 #[test]
 fn a_release_that_was_rewritten_with_its_checksums_breaks_the_chain() {
     let disk = compacted();
@@ -396,8 +396,8 @@ fn a_release_that_was_rewritten_with_its_checksums_breaks_the_chain() {
     assert!(matches!(open(&disk), Err(StateError::Conflict { epoch: 2, .. })));
 }
 
-/// A directory restored from a copy that then continued is consistent. A reader that has read more
-/// detects it.
+/// A directory that was restored from a copy and then continued is consistent. A reader that has
+/// read more epochs detects it.
 #[test]
 fn a_reader_that_saw_more_refuses_a_restored_directory() {
     let disk = compacted();
@@ -436,8 +436,8 @@ fn other_parameters_another_version_and_another_role_are_refused() {
 }
 
 proptest! {
-    /// Overwrites bytes arbitrarily, in one file or in all. A start is refused or changes no
-    /// published value.
+    /// Overwrites bytes arbitrarily, in one file or in all. A start is refused, or no published
+    /// value has changed.
     #[test]
     fn arbitrary_damage_never_changes_a_release(
         log in 0usize..3,

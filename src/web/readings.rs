@@ -47,7 +47,7 @@ pub(super) struct ReadingsQuery {
 pub(super) struct EpochRange {
     pub(super) from: Option<u64>,
     pub(super) to: Option<u64>,
-    /// If given, the number of epochs to show, up to the newest; `from` and `to` are then ignored.
+    /// Number of epochs to show, up to `to` or the newest. It replaces `from`.
     pub(super) last: Option<u64>,
 }
 

@@ -51,7 +51,7 @@ impl Count {
     }
 }
 
-/// The same event in both worlds; it is more likely in the first.
+/// The same event in both worlds. It is more likely in the first one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventPair {
     /// The counts in two neighbouring worlds.
@@ -153,7 +153,7 @@ mod tests {
         (999_990, 1_000_000, 1e-3, 0.9999758661994086, 0.9999970394706872),
     ];
 
-    /// The probability of counts beyond a bound is α, by summing the binomial distribution.
+    /// The probability of counts beyond a bound, summed from the binomial distribution, is α.
     #[test]
     fn bounds_err_at_the_stated_rate() {
         let (trials, alpha) = (40_u64, 0.01);

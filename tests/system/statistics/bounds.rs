@@ -7,9 +7,9 @@
 //! P(|X| ≥ 2‖λ‖₂√x + 2‖λ‖∞ x) ≤ 2e⁻ˣ
 //! ```
 //!
-//! This is Lemma 1 of Laurent & Massart (2000), whose proof holds for λ of any sign and at any
-//! sample size, unlike a number of standard errors. All comparisons use x = [`EXPONENT`]: the first
-//! term is then 7.7 standard errors, and a false alarm has probability 2e⁻³⁰ < 2·10⁻¹³.
+//! This is Lemma 1 of Laurent & Massart (2000). Unlike a number of standard errors, it holds at any
+//! sample size, and its proof holds for λ of any sign. All comparisons use x = [`EXPONENT`]: the
+//! first term is then 7.7 standard errors, and a false alarm has probability 2e⁻³⁰ < 2·10⁻¹³.
 
 use nalgebra::DMatrix;
 
