@@ -362,7 +362,7 @@ pub struct ScaledView {
     /// missing one by one
     /// ([`ColumnwiseMoments`](hushflow_mechanism::estimate::by_column::ColumnwiseMoments)).
     pub indicator_step: Option<f64>,
-    /// Whether keys have bounds of their own, for each column; false for columns after the last entry.
+    /// Whether keys have bounds of their own, for each column; false after the last entry.
     pub keyed_bounds: Vec<bool>,
     /// The histograms, whose bins follow the moments in this order.
     pub histograms: Vec<Histogram>,

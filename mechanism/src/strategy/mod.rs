@@ -132,8 +132,8 @@ pub enum StepError {
 pub struct ColumnGeometry {
     /// Largest squared norm of a column of C, rounded up.
     pub max_norm_squared: f64,
-    /// Upper bound of `−(CᵀC)_ij` over all i ≠ j, at least 0: how far two columns point away from
-    /// each other.
+    /// Upper bound of `−(CᵀC)_ij` over all i ≠ j, at least 0: the largest negative overlap of two
+    /// columns, in magnitude.
     pub negative_overlap: f64,
     /// Upper bound of `Σ_t (Δy_t − (CΔx)_t)²` in one coordinate, over all steps and any two
     /// streams, in the squared unit of x: the contribution of a recursive encoder's rounding. 0 for

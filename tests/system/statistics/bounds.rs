@@ -30,9 +30,10 @@ fn judge(faults: &mut Vec<String>, what: impl Fn() -> String, found: f64, expect
     }
 }
 
-/// Returns the faults in the noise of a view. `errors` holds released less exact values in units of
-/// the noise of C's output, one matrix per run: a row per epoch, a column per coordinate of a key.
-/// B is the decoder of the view, and `kinds` are the columns that are tested together.
+/// Returns the faults in the noise of a view. `errors` holds released minus exact values, in units
+/// of the noise of C's output. There is one matrix per run: a row per epoch, a column per
+/// coordinate of a key. B is the decoder of the view, and `kinds` are the columns that are tested
+/// together.
 ///
 /// Every entry has mean 0, and down each column the covariance is BBᵀ.
 pub(crate) fn faults_of_view(
