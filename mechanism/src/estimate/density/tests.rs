@@ -63,8 +63,8 @@ fn both_divergences_name_their_first_density() {
     assert_eq!(truth.divergence_from(&away), Some(2.0));
 }
 
-/// The truth's expected score exceeds the estimate's by KL(truth ‖ estimate): within 6 standard
-/// errors of 100,000 differences, each of a deviation below 3.
+/// The truth's expected score exceeds the estimate's by KL(truth ‖ estimate). The test allows 6
+/// standard errors of 100,000 differences, each of a deviation below 3.
 #[test]
 fn held_out_rows_lose_the_divergence() {
     use rand::SeedableRng;
