@@ -223,7 +223,7 @@ impl<C: ToOwned + ?Sized> Carrier<C> {
             }
             let written = stop.wait(Duration::MAX, || {
                 let written = self.write_next()?;
-                // Only an epoch after the last one in the destination shows the same history.
+                // Only an epoch after the last one there shows that the history is the same.
                 if self.content.as_ref().is_some_and(|content| content.last.is_none()) {
                     (backoff, failures) = (Backoff::default(), 0);
                 }

@@ -148,8 +148,8 @@ impl IngestJournal {
         let written = parts.try_for_each(|part| log.append(part));
         if let Err(error) = written.and_then(|()| log.sync()) {
             if error.is_full() {
-                // Never write over bytes that could not be removed: the mix might look like a
-                // frame.
+                // Never write over bytes that could not be removed: a mix of old and new bytes
+                // might look like a frame.
                 log.discard_unsynced().map_err(|cut| StateError::Stopped { cause: cut.to_string() })?;
             }
             return Err(error);
