@@ -56,7 +56,7 @@ impl Readiness {
         }
     }
 
-    /// Records that no epoch is due any more.
+    /// Records that no more epochs are due.
     pub(crate) fn complete(&self) {
         self.is_complete.store(true, Relaxed);
     }

@@ -29,10 +29,10 @@ use super::plan::refusal;
 use super::signals::stopped_by_signals;
 use super::{CliError, ReleaseFormatArguments, thousands};
 
-/// How long a stopped run waits for the reader of its output.
+/// Time that a stopped run waits for the reader of its output.
 const READERS: Duration = Duration::from_millis(500);
 
-/// How long a process waits for the other processes of its cluster.
+/// Time that a process waits for the other processes of its cluster.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Arguments of `hushflow run`.
@@ -279,8 +279,8 @@ fn print_hidden_note(pipeline: &Path, preflight: Preflight) {
     ));
 }
 
-/// Waits until all output is written. If the run was stopped, gives up when nobody reads the
-/// output.
+/// Waits until all output is written. If the run was stopped and the output has no active reader,
+/// gives up.
 fn finish(output: SinkThread, options: &RunOptions) -> Result<(), SinkError> {
     match output.finish_while_taken(|| options.control.is_stopped(), READERS) {
         Some(outcome) => outcome,

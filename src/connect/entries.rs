@@ -1,12 +1,12 @@
 //! Streams stored on a server: ordered entries, each with the position after it.
 //!
 //! A position is the server's own number of the entry. Our own log records it with each committed
-//! epoch. So nothing is acknowledged to the server and nothing is redelivered: a restarted run
-//! continues at the recorded number, and each entry counts once. A message that the server stores
-//! twice is two entries, so a publisher that may repeat itself should use the server's
-//! deduplication (ids of messages or entries).
+//! epoch. So no acknowledgements or redeliveries are needed: a restarted run continues at the
+//! recorded number, and each entry counts once. A message that the server stores twice is two
+//! entries, so a publisher that may repeat itself should use the server's deduplication (ids of
+//! messages or entries).
 //!
-//! Entries are read one by one on demand, so a slow pipeline holds up the connection and needs no
+//! Entries are read one by one on demand, so a slow pipeline delays the connection and needs no
 //! buffer. An unreachable server is retried until it is back or the run is stopped. A check gives
 //! up after a while.
 
@@ -43,7 +43,7 @@ pub(super) trait ServerStream: fmt::Debug + Clone + Send + Sync + 'static {
         0
     }
 
-    /// When an entry last arrived; shared by streams that end together by silence.
+    /// When an entry last arrived. Streams that end together after a silence share it.
     fn activity(&self) -> Activity {
         Activity::default()
     }

@@ -41,7 +41,7 @@ pub(crate) trait Outlet<C: ?Sized>: Send {
     /// Opens the destination, for the first time or again after an error, and returns its content.
     fn open(&mut self) -> Result<OutletContent, RequestError>;
 
-    /// Writes the epoch after the last whole one, skipping what is already there.
+    /// Writes the epoch after the last whole one, and skips the lines that are already written.
     fn append(&mut self, epoch: &EpochStamp, content: &C) -> Result<(), RequestError>;
 
     /// Writes buffered content, after everything published has been appended.

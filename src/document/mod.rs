@@ -361,7 +361,7 @@ impl<'a, T> Field<'a, T> {
         self.document.report(self.span.clone(), &self.name, message);
     }
 
-    /// Returns the field if `valid`, else reports what was expected.
+    /// Returns the field if `valid`. Otherwise reports that `expected` was expected.
     pub(crate) fn filter(self, expected: &str, valid: impl Fn(&T) -> bool) -> Option<Self> {
         if valid(&self.value) {
             return Some(self);
@@ -409,7 +409,7 @@ impl<'a> Field<'a, &'a DeValue<'a>> {
         self.text_of("a text in quotes")?.filter("a text that is not empty", |text| !text.is_empty())
     }
 
-    /// Returns the text, or reports an error that states what was `expected`.
+    /// Returns the text, or reports that `expected` was expected.
     pub(crate) fn text_of(self, expected: &str) -> Option<Field<'a, &'a str>> {
         self.read(expected, DeValue::as_str)
     }

@@ -112,7 +112,7 @@ pub struct LogFacts<'a> {
     pub columns: Option<Vec<&'a str>>,
     /// Second moments of records that the releases determine.
     pub second_moments: SecondMoment,
-    /// How the moments were made private.
+    /// The method that made the moments private.
     pub method: Method,
     /// Whether there is more than one series.
     pub keyed: bool,
@@ -159,7 +159,7 @@ impl LogFacts<'_> {
         }
     }
 
-    /// Returns the position of a column, or reports that there is none of that name.
+    /// Returns the position of a column, or reports that there is no such column.
     fn column(&self, name: &Field<'_, &str>) -> Option<usize> {
         let Some(columns) = &self.columns else { return Some(0) };
         let found = columns.iter().position(|column| *column == name.value);
@@ -304,7 +304,7 @@ pub trait ViewEstimator: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns what the page draws.
+    /// Returns the plot of its estimates for the page.
     fn plot(&self, scaled: &ScaledView) -> Plot;
 
     /// Whether its estimates have [densities](Estimate::density).

@@ -124,8 +124,8 @@ impl Subject {
     }
 }
 
-/// A flag that is set when nothing more will be published, or when no more is wanted. Followers
-/// then read the rest and end.
+/// A flag that is set when no more epochs will be published or are wanted. Followers then read the
+/// rest and end.
 #[derive(Clone, Debug, Default)]
 pub struct StopFlag(Arc<AtomicBool>);
 

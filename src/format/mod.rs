@@ -1,6 +1,6 @@
 //! Formats of rows: CSV, NDJSON and Parquet, from any transport.
 //!
-//! A format turns bytes into rows of wanted fields, whatever the transport: a `ByteStream` may be a
+//! A format turns bytes into rows of wanted fields, for any transport: a `ByteStream` may be a
 //! file, a session of a journal or data from a socket. An `EntryParser` reads one message at a
 //! time.
 

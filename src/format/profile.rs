@@ -66,7 +66,7 @@ pub struct ColumnProfile {
     pub decimal_commas: u64,
     /// Rows with a date or a time.
     pub times: u64,
-    /// How its times are written, if not in RFC 3339.
+    /// Format of its times other than RFC 3339.
     pub time_format: Option<TimeFormat>,
     /// Another form in which its times can be read as well, with days and months swapped.
     pub other_format: Option<TimeFormat>,
@@ -80,7 +80,7 @@ pub struct ColumnProfile {
     pub offsets: BTreeSet<String>,
     /// Rows with a time of day without an offset from UTC.
     pub local_times: u64,
-    /// Texts and their rows; none if there are more than a hundred.
+    /// Texts and their numbers of rows; `None` if there are more than a hundred texts.
     pub words: Option<BTreeMap<String, u64>>,
     /// Distinct values.
     pub distinct: u64,
@@ -288,7 +288,7 @@ impl ColumnProfile {
         }
     }
 
-    /// Returns what the numbers may be, whatever the name.
+    /// Returns the kind of the numbers, without regard to words for times in the name.
     fn numbers_hold(&self) -> Numbers {
         let is_whole = self.whole == self.numbers && !self.is_identifier() && !self.names_unit();
         match self.is_time {

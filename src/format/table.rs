@@ -23,8 +23,8 @@ pub enum MissingRows {
     Skip,
     /// Reports an error.
     Reject,
-    /// Keeps it, with NaN for all of its values. The number of rows is that of the file, whatever
-    /// they contain.
+    /// Keeps it, with NaN for all of its values. The number of rows is that of the file, for any
+    /// content of its rows.
     Keep,
     /// Like [`Keep`](Self::Keep), also for a row that can't be read: no content of a record is an
     /// error.

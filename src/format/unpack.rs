@@ -20,7 +20,7 @@ use super::{BYTE_ORDER_MARK, ByteStream, FormatError, RetryingReader, io_error};
 /// Largest window of a zstd frame: the limit of `zstd` itself without `--long`.
 const ZSTD_WINDOW: u64 = 128 << 20;
 
-/// What to do with a damaged file.
+/// Advice for a damaged file.
 const ANEW: &str = "get the file again";
 
 /// Compression of a file.

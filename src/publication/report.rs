@@ -134,8 +134,8 @@ fn unanswered(error: &dyn Error) -> Map<String, Value> {
 const MATRICES: [(&str, FieldPart); 2] =
     [("covariance", FieldPart::Value), ("covariance_noise", FieldPart::Noise)];
 
-/// The estimate of a window, as it is in the log. CSV has its numbers, or the reason why there is
-/// none; JSON has the rest too (parts, measurements).
+/// The estimate of a window, as it is in the log. CSV has its numbers, or the reason for a missing
+/// estimate. JSON also has the rest (parts, measurements).
 #[derive(Debug)]
 pub(super) struct WindowReport {
     pub(super) columns: Arc<[String]>,
@@ -178,7 +178,7 @@ impl WindowReport {
 const MEANS: &str = "mean";
 const VARIANCES: &str = "variance";
 
-/// Returns what the page draws of these reports.
+/// Returns the plot of these reports for the page.
 pub(super) fn plot(columns: &[String], is_covariance: bool) -> Plot {
     let series = |(index, column): (usize, &String)| {
         let (value, noise) = match is_covariance {

@@ -23,7 +23,7 @@ pub use crate::connect::standard::StandardOutput;
 pub(crate) use events::{Backlog, EventStream};
 pub use thread::{SinkThread, TakenAddress};
 
-/// The input of a sink: a public log, and what to follow in it.
+/// The input of a sink: a public log, and the publication and views to follow.
 #[derive(Clone)]
 pub struct SinkInput {
     /// Directory of the log, which may not have been started yet.
@@ -38,7 +38,7 @@ struct EpochReader<C> {
     encode: Encode<C>,
 }
 
-/// Turns the estimates of an epoch into what a sink writes.
+/// Turns the estimates of an epoch into the content that a sink writes.
 type Encode<C> = Box<dyn FnMut(&EpochEstimates) -> C + Send>;
 
 /// Output of a sink for an epoch.

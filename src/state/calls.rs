@@ -1,8 +1,8 @@
 //! System calls of a state directory, repeated after an interrupting signal.
 //!
-//! A signal, a debugger or a user-space file system may interrupt any of these, including those
-//! that the standard library repeats itself on files. `EINTR` is not a failure: nothing was lost,
-//! and an interrupted sync has reported no disk error.
+//! A signal, a debugger or a user-space file system may interrupt any of these calls, including
+//! those that the standard library repeats itself on files. `EINTR` is not a failure: no data were
+//! lost, and an interrupted sync has reported no disk error.
 
 use rustix::{
     fd::{AsFd, OwnedFd},

@@ -237,7 +237,7 @@ fn every_cut_is_detected_or_repaired() {
     }
 }
 
-/// The last run committed nothing, so its generation frame is at the tail and may be lost.
+/// The last run committed no epoch, so its generation frame is at the tail and may be lost.
 #[test]
 fn a_lost_generation_frame_is_harmless() {
     for files in logs() {

@@ -327,7 +327,7 @@ impl Store {
         })
     }
 
-    /// Begins a segment and removes those behind the checkpoint of epoch `older`, 0 for none.
+    /// Begins a segment and removes those behind the checkpoint of epoch `older`; 0 removes none.
     fn compact(&mut self, older: u64) -> Result<(), StateError> {
         let LogHead { generation, epoch, link } = self.head;
         if let Some(segment) = self.segments.next(epoch) {

@@ -206,8 +206,8 @@ impl PrivateFacts {
         Ok(LogEntry::Header)
     }
 
-    /// Checks a segment frame. The first one gives the state before the log; the others must match
-    /// what was read.
+    /// Checks a segment frame. The first one gives the state before the log. The others must match
+    /// the frames before them.
     fn admit_segment(
         &mut self,
         file: &dyn StorageFile,

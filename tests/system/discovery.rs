@@ -50,7 +50,7 @@ fn lines(ended: Ended) -> Vec<Value> {
     ended.succeeded().json()
 }
 
-/// Returns what a command that fails writes on standard error.
+/// Returns the standard error of a command that fails.
 fn refused(command: &mut Command) -> String {
     let ended = finish(command);
     assert_ne!(ended.code, Some(0), "{}", ended.out);
@@ -88,7 +88,7 @@ fn frequent_keys_are_shown_with_all_their_records() {
     assert_eq!(verified[0]["ok"], true);
 }
 
-/// Keys that were not shown are neither in what readers can read nor on standard error.
+/// Keys that were not shown are neither in the public files nor on standard error.
 #[test]
 fn keys_that_are_not_shown_stay_private() {
     let lab = Lab::new();
@@ -172,7 +172,7 @@ fn user(place: usize) -> String {
 
 const ENTITY: &str = "entity = { column = 'user', participations = 12 }\n";
 
-/// The pages with users, who are protected.
+/// The same pages, with protected users.
 fn entity_pipeline(lab: &Lab, more: &str) -> PathBuf {
     let path = pipeline(lab, 0, more);
     let key = |place| if place % 8 == 7 { "hoard".into() } else { key(place) };

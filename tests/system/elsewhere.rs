@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
 
-/// A user that owns nothing.
+/// A user without files of its own.
 const NOBODY: u32 = 65_534;
 
 /// A copy of the binary that everyone may execute.

@@ -73,7 +73,7 @@ fn a_log_of_estimates_is_read_and_continued() {
     assert_eq!((&entry["pipeline"], &entry["epochs"]), (&json!("golden estimates"), &json!(4)));
     assert_eq!(entry["noise_multiplier"], 1.193518587158014);
 
-    // A new run appends to the log and changes nothing in it.
+    // A new run appends to the log and does not change its earlier bytes.
     lab.write("rows.csv", rows(1600));
     finish(&mut run(&lab.write("golden.toml", PIPELINE), &state, 1)).succeeded();
     let longer = std::fs::read(state.join("public.log")).unwrap();

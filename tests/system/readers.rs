@@ -214,7 +214,7 @@ fn peak(child: &Child) -> u64 {
     1024 * line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
 }
 
-/// Noise levels of ten million epochs take 80 MB. Six readers of three epochs need none of them.
+/// Noise levels of ten million epochs take 80 MB. Six readers of three epochs must not need them.
 #[test]
 fn the_cost_of_a_request_grows_with_published_epochs_only() {
     let lab = Lab::new();

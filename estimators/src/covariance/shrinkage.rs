@@ -86,7 +86,7 @@ pub(super) fn covariance(noisy: &DMatrix<f64>, noise: f64) -> Result<DMatrix<f64
 }
 
 /// Returns variances from measured ones with noise of deviation 1: the measured ones, their mean or
-/// zeros, whichever has the least estimated error. None is negative.
+/// zeros, depending on the least estimated error. All variances are at least 0.
 pub(super) fn variances(noisy: &[f64]) -> Vec<f64> {
     let d = noisy.len() as f64;
     let mean = noisy.iter().sum::<f64>() / d;

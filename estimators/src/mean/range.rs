@@ -25,7 +25,7 @@
 //! Unknown scales of columns: a private median of distances.
 //!
 //! Record i is paired with record i + ⌊n/2⌋. In each column, their distance over √2 has the
-//! column's scale, whatever its mean. Distances are counted in bins of a quarter of an octave, and
+//! column's scale, for any mean. Distances are counted in bins of a quarter of an octave, and
 //! only bins that pass the threshold of `range` are visible. The point in a bin where their noisy
 //! counts reach half is the median. The median of |N(0, 1)| is 0.6745. A share α of corrupted
 //! records spoils 2α of the pairs, so below a quarter it moves the median by a bounded amount.

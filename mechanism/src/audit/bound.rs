@@ -15,7 +15,7 @@ use crate::quantile;
 /// Maximum number of terms of the continued fraction; it takes about √n of them.
 const MAX_TERMS: u32 = 1_000_000;
 
-/// How often an event occurred.
+/// Frequency of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Number of trials in which the event occurred.

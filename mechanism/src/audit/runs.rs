@@ -121,7 +121,7 @@ impl<'a> TrialRuns<'a> {
         Ok(ThresholdTest::new(features.combined(&combination), means, deviation, delta, settings))
     }
 
-    /// Runs once and counts the events in what is published.
+    /// Runs once and counts the events in the published values.
     pub(super) fn count_events(
         &self,
         test: &ThresholdTest,

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! as E σ̂ᵢⱼ² = σᵢⱼ² + ηᵢⱼ²: the oracle of Ledoit & Wolf 2004, with a known variance instead of an
-//! estimated one. Where noise dominates α is 1 and correlations vanish; as noise falls α goes to 0.
+//! estimated one. If noise dominates, α is 1 and correlations vanish; as noise falls α goes to 0.
 //!
 //! `docs/estimates.md` compares them, with figures.
 

@@ -52,7 +52,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Returns the selection of a number by its range; none if the number has no noise.
+    /// Returns the selection of a number by its range. Without noise it has no effect.
     pub fn by_range(number: f64, range: (f64, f64), noise: f64, correlation: f64) -> Self {
         if noise > 0.0 {
             let (below, above) = ((number - range.0) / noise, (range.1 - number) / noise);

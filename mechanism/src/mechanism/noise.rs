@@ -32,12 +32,12 @@
 //! A run of noise multiplier σ and sensitivity s draws noise of deviation σs, in units of the
 //! sensitivity. Suppose neighbours move the releases so far by at most s_p. Then these releases lie
 //! within `μ_p = s_p/(σs)` deviations of each other. With correlated noise they lie within
-//! `s_p/(σs) + a`, where a is the effect of rounding the noise, in deviations, whatever σ is.
-//! (There s is larger than the distance of the encoded sums, by 1/(1 − σa), so at the end of the
-//! run this is `(1 − σa)/σ + a = 1/σ`.) The same holds for encoded sums that are rounded. This part
-//! of the run is (ε, δ)-private wherever one Gaussian mechanism of multiplier 1/μ_p is (ε, δ − (1 +
-//! e^ε)τ)-private, where τ is the total variation between the noise drawn so far and its ideal.
-//! [`Spending`] finds the least ε.
+//! `s_p/(σs) + a`, where a is the effect of rounding the noise, in deviations, for any σ. (There s
+//! is larger than the distance of the encoded sums, by 1/(1 − σa), so at the end of the run this is
+//! `(1 − σa)/σ + a = 1/σ`.) The same holds for encoded sums that are rounded. This part of the run
+//! is (ε, δ)-private if one Gaussian mechanism of multiplier 1/μ_p is (ε, δ − (1 + e^ε)τ)-private,
+//! where τ is the total variation between the noise drawn so far and its ideal. [`Spending`] finds
+//! the least ε.
 //!
 //! [`accounting::discrete`]: crate::accounting::discrete
 

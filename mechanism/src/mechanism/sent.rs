@@ -173,8 +173,8 @@ mod tests {
     const METHODS: [Method; 5] =
         [Method::Jme, Method::Ime { first_moment_share: 0.4 }, Method::Cs, Method::Pp, Method::JointClip];
 
-    /// All pairs of streams: none exceeds the bound, and the worst attain it with moments and sent
-    /// records together.
+    /// Tests all pairs of streams. No pair exceeds the bound, and the worst pair attains it with
+    /// moments and sent records together.
     #[test]
     fn sent_records_beside_moments_spend_exactly_the_budget() {
         // Records that are clipped with their squares are shorter than these.

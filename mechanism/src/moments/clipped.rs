@@ -4,7 +4,7 @@
 //! added. The second pass takes a few columns of all records at a time, several records side by
 //! side (`side_by_side`), so that sums stay in the nearest cache. The integers are those of
 //! [`Clipper::quantise`]. Whether a record lies in the ball is known when its last column has been
-//! added. The correction, if any, is then subtracted from the sums, before anyone can see them.
+//! added. A correction is then subtracted from the sums, if necessary, before they can be read.
 //!
 //! Sums of up to [`NARROW_RECORDS`] records are kept in 64 bits: `|Σq| ≤ Σ|q|² ≤ 2²²·2⁴⁰`. The
 //! recipient borrows them without a copy, and they are overwritten when all borrowers have returned
@@ -65,7 +65,7 @@ pub enum ClippedSumsError {
 pub struct ClippedSums {
     clipper: Arc<Clipper>,
     layout: Layout,
-    /// Whether the count is 0 whatever the number of records.
+    /// Whether the count is 0 for any number of records.
     hides_count: bool,
     /// Count, first and second moments of the records on the short path since the last spill; empty
     /// while they are lent.
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(taken(&mut sums), [count, -count << 20, count << 40]);
     }
 
-    /// The width is the same for all values, and for no records, so it reveals nothing.
+    /// The width is the same for all values, and without records, so it reveals nothing.
     #[test]
     fn the_width_of_sums_does_not_depend_on_values() {
         let odd = [0.5, 0.0, 1e-308, 5e-324, 1e160, 1e300, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];

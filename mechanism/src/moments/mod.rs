@@ -42,13 +42,13 @@ pub enum SecondMoment {
     Full,
     /// Only Σ x∘x.
     Diagonal,
-    /// None: counts and Σx alone.
+    /// No second moments: counts and Σx alone.
     None,
 }
 
 /// Positions of the count, the first and the second moments of one key in a flat vector of
-/// coordinates: `[count | Σx (d) | Σxxᵀ packed (d(d+1)/2), or Σx∘x (d), or nothing | sent or
-/// nothing | bins, histogram by histogram, or nothing]`.
+/// coordinates: `[count | Σx (d) | Σxxᵀ packed (d(d+1)/2), or Σx∘x (d), or empty | sent or empty |
+/// bins, histogram by histogram, or empty]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Layout {
     /// Number of columns d, at least 1.

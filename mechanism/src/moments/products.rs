@@ -273,7 +273,7 @@ fn in_lanes<V: Copy + Into<f64>, const R: usize>(rows: [&[V]; R]) -> [f64; R] {
     norms
 }
 
-/// Returns the whole blocks of some rows, and what follows them.
+/// Returns the whole blocks of some rows, and their remainders.
 #[inline(always)]
 fn in_blocks<V, const R: usize>(rows: [&[V]; R]) -> ([&[[V; LANES]]; R], [&[V]; R]) {
     let (mut blocks, mut rests): ([&[[V; LANES]]; R], _) = ([&[]; R], rows);
@@ -286,8 +286,8 @@ fn in_blocks<V, const R: usize>(rows: [&[V]; R]) -> ([&[[V; LANES]]; R], [&[V]; 
 /// Scales and rounds records, and adds them and their squares to the sums. Returns the sum of each
 /// record's squares.
 ///
-/// All have the length of the sums. All sums are of integers, and below 2⁵³, so nothing is rounded
-/// except the records.
+/// All have the length of the sums. All sums are of integers below 2⁵³, so only the records are
+/// rounded.
 pub(super) fn add_records<V: Copy + Into<f64>, const R: usize>(
     records: [&[V]; R],
     scales: [f64; R],

@@ -124,7 +124,7 @@ mod tests {
         check(&ones, &rounded[..20_000], 1e-13);
     }
 
-    /// `1/(1 − 1.01x)` grows far beyond what a transform can hold beside the first terms.
+    /// `1/(1 − 1.01x)` grows so much that a transform would lose the digits of the first terms.
     #[test]
     fn growing_quotients_use_long_division() {
         let mut denominator = vec![0.0; TERMS];

@@ -30,7 +30,7 @@ pub(super) fn squared_norms(coefficients: &[i64]) -> Vec<u128> {
 
 /// An upper bound of `−(CᵀC)_ij` for all i ≠ j and any number of steps, at least 0.
 ///
-/// Exact for up to [`EXACT_TERMS`] coefficients, and 0 if none is negative.
+/// Exact for up to [`EXACT_TERMS`] coefficients, and 0 if all are at least 0.
 pub(super) fn negative_overlap(coefficients: &[i64]) -> u128 {
     if coefficients.iter().all(|&m| m >= 0) { 0 } else { overlap_bound(coefficients, EXACT_TERMS) }
 }

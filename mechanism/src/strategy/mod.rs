@@ -237,9 +237,9 @@ pub trait Strategy: Factorization {
 /// Computes `(C x)_t` step by step, exactly except for the rounding that
 /// [`ColumnGeometry::rounding_squared`] charges.
 ///
-/// All sums are modulo 2¹²⁸. So an encoder that does not round never fails, whatever the stream: an
-/// error would depend on private sums. Wrapping preserves the guarantee. For integers `v_t` of any
-/// size and noise `z_t` the release `v_t + z_t` has the guarantee, and `(v_t + z_t) mod 2¹²⁸` is a
+/// All sums are modulo 2¹²⁸. So an encoder that does not round never fails for any stream: an error
+/// would depend on private sums. Wrapping preserves the guarantee. For integers `v_t` of any size
+/// and noise `z_t` the release `v_t + z_t` has the guarantee, and `(v_t + z_t) mod 2¹²⁸` is a
 /// function of it. Reduction modulo 2¹²⁸ commutes with sums and products of integers, so it may
 /// happen at any point of the computation of `C x`.
 ///

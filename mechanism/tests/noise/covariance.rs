@@ -6,8 +6,8 @@
 //! Keys are the samples: they are released together, and all their sums are zero. A sum of N
 //! products of standard normal numbers deviates by more than `2√(30·Σλ²) + 60·max|λ|`, λ their
 //! eigenvalues, with probability 2e⁻³⁰ (Laurent & Massart 2000, Lemma 1). The noise is seeded, so
-//! there are no false alarms. With fresh noise, all comparisons together would give one with
-//! probability below 10⁻⁹.
+//! there are no false alarms. With fresh noise, all comparisons together would give a false alarm
+//! with probability below 10⁻⁹.
 
 use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
 use hushflow_mechanism::moments::{Layout, SecondMoment};

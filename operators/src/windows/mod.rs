@@ -97,8 +97,8 @@ impl From<&Windows> for BoundPlan {
 
 /// Releases answers about windows.
 pub trait ReleaseWindows<'scope> {
-    /// Applies `answer` to the records of every key in every window, even to none. It gets the last
-    /// epoch of the window and the key. The answers are public
+    /// Applies `answer` to the records of every key in every window, also if there are no records.
+    /// `answer` gets the last epoch of the window and the key. The answers are public
     /// [numbers](hushflow_mechanism::release::Numbers) for [`Commit`](crate::Commit), with a shard
     /// for each key. Epochs close as those of [`ReleaseMoments`](crate::ReleaseMoments) do:
     /// the last one is the largest that comes through `ends`, and an input that closes without one

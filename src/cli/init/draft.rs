@@ -41,7 +41,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Checks what the file can tell: that the columns exist and hold what they are for.
+    /// Checks that the columns exist and hold suitable values.
     pub(super) fn check(&self, profile: &FileProfile) -> Result<(), CliError> {
         let limits = [
             ("--participations", self.participations.is_some()),
@@ -115,7 +115,7 @@ impl Draft {
         }
     }
 
-    /// States what [`filled`](Self::filled) will choose, and how times are read.
+    /// States the choices of [`filled`](Self::filled), and the format of times.
     pub(super) fn notes(&self, profile: &FileProfile, entities: &[String]) -> Vec<String> {
         let filled = self.clone().filled(profile);
         let epoch = filled.epoch.unwrap_or_default();

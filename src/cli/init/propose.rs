@@ -159,7 +159,7 @@ impl Proposal {
         remarks
     }
 
-    /// Returns the proposed pipeline, with what the flags give.
+    /// Returns the proposed pipeline, with the values of the flags that are given.
     fn draft(&self, profile: &FileProfile, arguments: &InitArguments) -> Draft {
         let given = arguments.columns();
         let columns = if given.is_empty() { self.columns.clone() } else { given };

@@ -39,7 +39,7 @@ struct ParquetFiles {
 
 /// Opens the files at a position. Checks each file before anything is published: it must be
 /// readable, and text if text is expected. Packed files are unpacked to their ends, so that a
-/// damaged one spends nothing.
+/// damaged one is refused before any budget is spent.
 pub(super) fn open(paths: &[PathBuf], opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
     let is_text = opening.shape.format != Format::Parquet;
     // Earlier files have been read, and may be gone.

@@ -124,7 +124,7 @@ impl NatsConnection {
         }
     }
 
-    /// Reads what the server sends next, up to a message's payload.
+    /// Reads the next message of the server, up to its payload.
     pub(super) fn next_sent(&mut self) -> Result<ServerMessage, RequestError> {
         self.wire.line(&mut self.line)?;
         let line = String::from_utf8_lossy(&self.line).into_owned();
@@ -193,7 +193,7 @@ impl NatsConnection {
     }
 }
 
-/// Returns the error of a greeting if it is a known one: some servers repeat what they refuse.
+/// Returns the error of a greeting if it is a known one. Other texts may repeat credentials.
 fn without_credentials(words: &str) -> &'static str {
     let words = words.trim_matches([' ', '\'']);
     let known = GREETING_ERRORS.into_iter().find(|known| known.eq_ignore_ascii_case(words));

@@ -14,7 +14,7 @@ use crate::control::Control;
 /// default of PostgreSQL is 4096.
 const ROUNDS_LIMIT: u32 = 1_000_000;
 
-/// The user if the pipeline names none.
+/// The user if the pipeline does not name one.
 const USER: &str = "postgres";
 
 /// Codes of the server's answers to a login.

@@ -269,7 +269,7 @@ pub(super) fn is_address(text: &str) -> bool {
     is_visible(text) && reqwest::Url::parse(text).is_ok_and(is_http)
 }
 
-/// The error, and what has caused it.
+/// The error and its causes, outermost first.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error: &&'a (dyn Error + 'static)| {
         // An I/O error skips the error that it wraps.

@@ -1,5 +1,5 @@
-//! Reads values in Avro's binary encoding. Every function returns `None` for bytes that are not
-//! what the schema says.
+//! Reads values in Avro's binary encoding. Every function returns `None` for bytes that do not
+//! match the schema.
 
 use std::io::Write;
 

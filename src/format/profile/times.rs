@@ -82,8 +82,8 @@ impl TimeForms {
         }
     }
 
-    /// Returns the format that fits most texts, and another that fits as many but reads them
-    /// differently, because days and months may be swapped.
+    /// Returns the format that fits most texts. Also returns another format that fits the same
+    /// number of texts but reads them differently, because days and months may be swapped.
     pub(super) fn best(&self) -> Option<(&FoundForm, Option<&TimeFormat>)> {
         let most = self.forms.iter().map(|form| form.times).max()?;
         let mut best = self.forms.iter().filter(|form| form.times == most);

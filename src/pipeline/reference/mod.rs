@@ -39,7 +39,7 @@ fn printed_groups(section: &SectionDefinition) -> Vec<(Option<String>, &'static 
     if all.iter().any(|(of, _)| is_heading(of)) { all.into_iter().take(1).collect() } else { all }
 }
 
-/// States whether a field is required, its default, or what holds without it.
+/// States whether a field is required, its default, or the behaviour without it.
 fn presence(field: &FieldDefinition) -> String {
     match field.presence {
         Presence::Required => "required".into(),

@@ -210,7 +210,7 @@ impl IngestJournal {
         Some(shared.end.records).filter(|&records| previous != Some(records))
     }
 
-    /// Records that an epoch has closed: it will be committed, whatever else arrives.
+    /// Records that an epoch has closed. It will be committed without waiting for more records.
     pub fn closed(&self, epoch: u64) {
         self.shared().closed = epoch;
     }

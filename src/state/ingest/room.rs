@@ -47,7 +47,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub enum JournalFull {
     /// The journal has reached its limit.
     Limit,
-    /// The disk has little space, or none.
+    /// The disk has little or no free space.
     Disk,
 }
 

@@ -203,7 +203,7 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
     }
 }
 
-/// A step of all coordinates. Additions to `y` are modulo 2¹²⁸; nothing else overflows, by
+/// A step of all coordinates. Additions to `y` are modulo 2¹²⁸. No other operation overflows, by
 /// [`BufferedEncoder::next_magnitudes`]. For 64-bit `x` a product takes a single instruction.
 struct TakeStep<'a, const B: usize, X> {
     step: &'a BufferStep,

@@ -19,7 +19,7 @@
 //!
 //! *Exact.* g, `g v` and `g α` are multiples of 2⁻⁴⁰; θ, v and β are multiples of 2⁻⁶⁴. These
 //! integers are the strategy. A column is computed from them entry by entry. Compare it with the
-//! column that has `+ d_p` in place of `− d_p`, none of whose terms is negative. A step rounds each
+//! column that has `+ d_p` in place of `− d_p`, whose terms are all at least 0. A step rounds each
 //! term at most five times, so after n steps the error of an entry is below the share
 //! `(n + 8) 2⁻⁵⁰` of that column. The sensitivity to a participation comes from the whole matrix.
 

@@ -10,8 +10,8 @@
 //! Take any U ⪰ 0 that is 0 within the bands off the diagonal. A feasible X is 0 outside the bands
 //! and at most 1 on the diagonal, so `⟨U, X⟩ ≤ tr U`. And `tr(V X⁻¹) + ⟨U, X⟩ ≥ 2 T` with
 //! `T = ‖A U^(1/2)‖_*` for all X ≻ 0. With the best scale of U, `tr(V X⁻¹) ≥ T²/tr U`: a bound for
-//! every banded C. At the optimum `U = X⁻¹VX⁻¹` is such a U and attains it. Where the descent ends,
-//! this U is cut and shifted to satisfy both conditions.
+//! every banded C. At the optimum `U = X⁻¹VX⁻¹` is such a U and attains it. At the end of the
+//! descent, this U is cut and shifted to satisfy both conditions.
 //!
 //! # Descent
 //! Limited-memory descent (L-BFGS; Nocedal and Wright, Numerical Optimization, 2006, algorithms 7.4
@@ -221,7 +221,7 @@ const MEMORY: usize = 20;
 /// The descent stops when a quadratic model predicts no larger gain than this.
 const TOLERANCE: f64 = 1e-13;
 
-/// Minimum gain of a step, as a share of what the slope predicts.
+/// Minimum gain of a step, as a share of the gain that the slope predicts.
 const SUFFICIENT: f64 = 1e-4;
 
 const HALVINGS: usize = 40;

@@ -133,7 +133,7 @@ impl fmt::Display for SensitivityBound {
 /// of `dimension` coordinates each, are zeroed out.
 ///
 /// The horizon is the number of columns. A bound for scalars (`dimension` 1) is never used for
-/// vectors. Where the two differ, dimension 1 gives [`ClaimKind::ExactForScalars`], and other
+/// vectors. If the two differ, dimension 1 gives [`ClaimKind::ExactForScalars`], and other
 /// dimensions give a larger upper bound.
 ///
 /// # Errors

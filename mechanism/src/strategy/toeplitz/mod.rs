@@ -241,7 +241,7 @@ impl Factorization for Toeplitz {
         }
     }
 
-    /// For an unbounded strategy, the norm over all steps, which is what is charged.
+    /// For an unbounded strategy, the norm over all steps, because that norm is charged.
     fn max_column_norm_squared(&self, steps: u64) -> f64 {
         let steps = self.within_horizon(steps);
         match (&self.scales, self.endless) {

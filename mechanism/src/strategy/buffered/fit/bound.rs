@@ -43,8 +43,8 @@ const ROUNDS: [usize; 2] = [40, 4];
 const MARGIN: f64 = 1e-9;
 
 /// Returns a certified lower bound of sensitivity times error over all Toeplitz strategies under
-/// single participation, for the workload and the horizon of these fitted parameters; `None` if
-/// none is known.
+/// single participation, for the workload and the horizon of these fitted parameters; `None` if no
+/// bound is known.
 ///
 /// For the largest error of `prefix`, `exponential` and `momentum` it is exact. For the mean square
 /// it takes about a thousand transforms of twice the horizon, up to 2²⁰ steps.

@@ -370,7 +370,7 @@ mod tests {
         }
     }
 
-    /// Where few patterns reach the horizon, and at gaps that may be longer, fits are better than
+    /// If few patterns reach the horizon, and at gaps that may be longer, fits are better than
     /// constant buffers, whose loss is 1.2347 times the optimum.
     #[test]
     fn fits_gain_where_patterns_are_short() {
