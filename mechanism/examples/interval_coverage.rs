@@ -146,7 +146,7 @@ fn by_column(
     shares: &mut BTreeMap<(&'static str, &'static str), Share>,
 ) -> Result<(), Box<dyn Error>> {
     let layout = Layout::new(2 * columns, SecondMoment::Full);
-    // Indicators of norm √d/2 beside values of norm √d.
+    // Indicators have norm √d/2, and values norm √d.
     let norm = (1.25 * columns as f64).sqrt();
     let noise = MomentNoise {
         count: SUM_NOISE * 2f64.sqrt() / norm,

@@ -8,7 +8,7 @@ use timely::dataflow::channels::pact::Pipeline;
 /// Bounds the effect of each record.
 pub trait Clip<'scope> {
     /// Clips every record to the ζ-ball and rounds it to the ball's integer grid. A record that is
-    /// not finite is dropped, because one NaN would poison a sum. If counts are public, such a
+    /// not finite is dropped, because one NaN would make a sum NaN. If counts are public, such a
     /// record counts as the centre instead. With
     /// [indicators](crate::MeasurementBuilder::with_indicators) a value that is not finite is
     /// missing, and a record is dropped only if all its values are missing.

@@ -111,7 +111,7 @@ pub(crate) struct Form {
     pub(crate) about: &'static str,
 }
 
-/// A word and the value that it stands for.
+/// A word and its value.
 pub(crate) struct Word<T: 'static> {
     pub(crate) name: &'static str,
     pub(crate) value: T,

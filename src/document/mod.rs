@@ -333,7 +333,7 @@ impl<'a> Section<'a> {
         (1..=2).contains(&homes.len()).then(|| homes.join(" or "))
     }
 
-    /// Reports where the rules of the section are broken. Returns the paths of these fields.
+    /// Reports broken rules of the section. Returns the paths of their fields.
     fn check_rules(&self) -> Vec<&'static str> {
         let mut broken = Vec::new();
         for rule in self.definition.rules {

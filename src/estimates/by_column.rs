@@ -28,7 +28,7 @@ pub(super) struct ColumnwiseEstimate {
     moments: Moments,
     /// The density of each column alone.
     columns: Vec<Result<Density, DensityError>>,
-    /// Covariances before projection and their noise; NaN where there is no estimate.
+    /// Covariances before projection and their noise; NaN if there is no estimate.
     covariance: (DMatrix<f64>, DMatrix<f64>),
     /// All columns together, with the view's projection.
     density: Result<Density, DensityError>,

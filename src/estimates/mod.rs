@@ -120,7 +120,7 @@ pub struct LogFacts<'a> {
     pub key_bounds: bool,
     /// Whether rows count for the columns that they have (`missing = "by-column"`).
     pub by_column: bool,
-    /// Histograms beside the moments.
+    /// Histograms in addition to the moments.
     pub histograms: &'a [Histogram],
     /// Number of epochs; 0 if it is unknown.
     pub epochs: u64,

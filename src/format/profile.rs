@@ -86,7 +86,7 @@ pub struct ColumnProfile {
     pub distinct: u64,
     /// Whether it is known to hold times.
     is_time: bool,
-    /// Rows with a word such as `NA`, which stands for a missing number.
+    /// Rows with a word such as `NA`, which means a missing number.
     absent_words: u64,
     forms: TimeForms,
 }

@@ -1,8 +1,8 @@
 //! A numeric file read as a whole: n rows of d columns, for estimators that use all records at
 //! once.
 //!
-//! Formats, rows and fields are read like those of a pipeline's source. A row that lacks a value
-//! (empty, `NA`, `NaN`, `?` and similar, or not finite) is handled as [`MissingRows`] says; any
+//! Formats, rows and fields are read like those of a pipeline's source. [`MissingRows`] is the
+//! treatment of a row that lacks a value (empty, `NA`, `NaN`, `?` and similar, or not finite). Any
 //! other text is an error, because the column is not numeric. Bounds are not applied here: the
 //! caller clips the rows.
 

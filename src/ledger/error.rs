@@ -145,7 +145,7 @@ pub enum LedgerError {
         /// The reason.
         refusal: LedgerRefusal,
     },
-    /// The entry that paid for a state directory is gone.
+    /// The entry that paid for a state directory is missing.
     #[error(
         "{}: this ledger has no entry {identity}, which paid for what the state directory has published: it was removed, rolled \
          back or replaced, and later spending may be missing: restore its newest copy, or name the ledger's new directory under \

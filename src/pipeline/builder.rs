@@ -27,7 +27,7 @@ impl Pipeline {
     /// Starts a pipeline with this name.
     pub fn builder(name: &str) -> PipelineBuilder {
         let builder = PipelineBuilder(Table::new());
-        // No file is read: these fields stand in for a source, and name the columns that the
+        // No file is read. These fields are required of a source, and name the columns that the
         // program passes.
         builder.root("name", name).set("source", "path", "-").set("source", "format", "csv")
     }

@@ -452,7 +452,7 @@ fn histograms(parameters: &PublicParameters) -> Result<Vec<Histogram>, Histogram
     of_records(&parameters.histograms, &parameters.column_names())
 }
 
-/// Returns the layout and the clip norm of records with an indicator beside each value.
+/// Returns the layout and the clip norm of records with an indicator for each value.
 pub fn with_indicators(layout: Layout, clip_norm: f64) -> (Layout, f64) {
     let layout = Layout { dimension: 2 * layout.dimension, ..layout };
     (layout, Clipper::norm_with_indicators(clip_norm))

@@ -1,4 +1,4 @@
-//! Sinks: destinations of a pipeline's releases besides the public log. Everything here is public.
+//! Sinks: destinations of a pipeline's releases other than the public log. All of them are public.
 //!
 //! Each sink follows the public log on [its own thread](SinkThread). Sinks are files, streams on
 //! servers, server-sent events, and standard output. No error message holds more than the log does.

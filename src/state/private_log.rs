@@ -62,7 +62,7 @@ pub(super) enum LogTail {
     Clean,
     /// Rest of a commit that was not acknowledged.
     Torn,
-    /// Bytes that had been synced: a later frame says so.
+    /// Bytes that had been synced, according to a later frame.
     Damaged,
 }
 
@@ -106,7 +106,7 @@ impl PrivateFacts {
         self.segments.first().map_or(0, |first| first.epoch)
     }
 
-    /// Returns where the readable part ends.
+    /// Returns the end of the readable part.
     pub(super) fn end(&self) -> LogPosition {
         LogPosition { segment: self.last.max(1), offset: self.end }
     }

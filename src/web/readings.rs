@@ -34,7 +34,7 @@ const TURN_EPOCHS: usize = 64;
 /// Subject of a document.
 pub(super) struct ReadingsQuery {
     pub(super) subject: Subject,
-    /// Keys in order; the number of keys stands for their total.
+    /// Keys in order. The number of keys means the total over all keys.
     pub(super) keys: Vec<u32>,
     pub(super) series: Vec<SeriesChoice>,
     /// The first and last epoch to show.

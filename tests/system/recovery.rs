@@ -275,7 +275,7 @@ fn a_restored_directory_is_refused_by_its_anchor_and_shown_by_its_chain() {
 }
 
 /// A copy has the identity of its original, so both have the same entry in a shared ledger. With
-/// the anchors beside the ledger, the second of two runs is refused.
+/// the anchors in the directory of the ledger, the second of two runs is refused.
 #[test]
 fn of_two_copies_that_share_a_ledger_entry_one_is_refused() {
     let lab = Lab::new();

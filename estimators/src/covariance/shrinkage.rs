@@ -144,7 +144,7 @@ mod tests {
         truth + (&white + white.transpose()) * (noise / 2.0)
     }
 
-    /// One strong direction beside different variances.
+    /// One strong direction, and different variances.
     fn truth(size: usize) -> DMatrix<f64> {
         let direction = DVector::from_fn(size, |i, _| 1.0 + (i % 3) as f64 / 3.0);
         &direction * direction.transpose()

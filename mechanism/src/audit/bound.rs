@@ -59,16 +59,16 @@ pub struct EventPair {
 }
 
 impl EventPair {
-    /// Returns a lower bound of μ, where each count errs with probability at most `alpha`; 0 where
-    /// the bound is negative.
+    /// Returns a lower bound of μ, at least 0, if each count errs with probability at most
+    /// `alpha`.
     pub fn mu(&self, alpha: f64) -> f64 {
         let [one, other] = self.worlds;
         let mu = quantile_of(one.at_least(alpha)) - quantile_of(other.at_most(alpha));
         if mu > 0.0 { mu } else { 0.0 }
     }
 
-    /// Returns a lower bound of ε at δ, where each count errs with probability at most `alpha`; 0
-    /// where the bound is negative.
+    /// Returns a lower bound of ε at δ, at least 0, if each count errs with probability at most
+    /// `alpha`.
     pub fn epsilon(&self, delta: Delta, alpha: f64) -> f64 {
         let [one, other] = self.worlds;
         let epsilon = ((one.at_least(alpha) - delta.value()) / other.at_most(alpha)).ln();

@@ -213,7 +213,7 @@ pub(super) struct CanaryWorlds {
     pub(super) origin: Vec<i128>,
     /// v⁰ − v¹.
     pub(super) difference: Vec<i128>,
-    /// Claimed reciprocal deviations in grid units; 0 where a coordinate is public.
+    /// Claimed reciprocal deviations in grid units; 0 if a coordinate is public.
     precisions: Vec<f64>,
 }
 

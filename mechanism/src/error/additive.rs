@@ -56,8 +56,8 @@ pub enum SecondEntries {
 }
 
 impl SecondEntries {
-    /// Returns the sum of the variances of the entries, in units of that of a diagonal entry, where
-    /// noise is added to them.
+    /// Returns the sum of the variances of the entries with noise, in units of that of a diagonal
+    /// entry.
     pub fn variances(self, dimension: usize) -> f64 {
         let d = dimension as f64;
         match self {

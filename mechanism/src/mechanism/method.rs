@@ -80,8 +80,8 @@ impl Method {
     }
 
     /// Returns whether values may be missing one by one
-    /// ([`Clipper::with_indicators`](crate::moments::Clipper::with_indicators)): where second
-    /// moments are those of records, and records are not clipped with their squares.
+    /// ([`Clipper::with_indicators`](crate::moments::Clipper::with_indicators)). This requires
+    /// second moments of records, and records that are not clipped with their squares.
     pub fn takes_missing_values(self) -> bool {
         matches!(self, Self::Jme | Self::Ime { .. } | Self::Cs)
     }
@@ -257,8 +257,8 @@ fn joint_clip_claim(
     Ok(JointClaim { weights: MomentWeights { second, ..weights }, squared })
 }
 
-/// Squares of batches: the sum of an epoch's records and, beside it, the square of that sum,
-/// coordinate by coordinate.
+/// Squares of batches: the sum of an epoch's records and the square of that sum, coordinate by
+/// coordinate.
 ///
 /// This is the query of Algorithm 2, and of Adam as usually written, with sums instead of means. It
 /// differs from sums of squares, and is never free: a record replaced in a batch of m moves `(Σg,

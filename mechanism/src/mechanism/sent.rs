@@ -37,7 +37,7 @@
 //! second moments, missing values, bounds by key, and both treatments of several records.
 //!
 //! *From the matrix to the C that runs.* As for the moments (`mechanism/geometry.rs`): the error of
-//! C₁u is at most ηM√V where an entity is blanked, and 2ηM√V where S ≥ 2V. So (1 + 2η)² covers it.
+//! C₁u is at most ηM√V if an entity is blanked, and 2ηM√V if S ≥ 2V. So (1 + 2η)² covers it.
 //!
 //! *Rounding of recursive encoders.* v differs in at most 2kM keys, by √R each, in units of 1. In
 //! units of its noise this is √(2kMR)·√e/(σsM), at most √(2keR)/(σs): like a count of weight e.

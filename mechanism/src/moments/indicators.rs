@@ -1,4 +1,4 @@
-//! Records with missing values have an indicator beside each value.
+//! Records with missing values have an indicator for each value.
 //!
 //! A record with values in some of its d columns becomes a vector of 2d entries,
 //!

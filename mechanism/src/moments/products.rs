@@ -61,7 +61,7 @@ impl BlockProducts {
 
     /// Adds any number of records, row-major and of `width` values each, to `sums`. The first d
     /// values of a record add to first moments, the products of the last d to second ones. They are
-    /// the same values where the width is d.
+    /// the same values if the width is d.
     pub(super) fn add_rows(&mut self, rows: &[f64], width: usize, sums: &mut [i128]) {
         for block in rows.chunks(BLOCK_ROWS * width) {
             self.multiply(block, width);
@@ -345,7 +345,7 @@ impl<V: Copy + Into<f64>, const R: usize> Lanes for AddRecords<'_, V, R> {
     }
 }
 
-/// Adds integers below 2⁵¹ in magnitude to sums, or overwrites these where they are stale. No sum
+/// Adds integers below 2⁵¹ in magnitude to sums, or overwrites these if they are stale. No sum
 /// may exceed 64 bits.
 pub(super) fn add_integers(sums: &mut [i64], are_stale: bool, integers: &[f64]) {
     in_widest(AddIntegers { sums, are_stale, integers });

@@ -80,9 +80,9 @@ const BLOCKS: usize = 8;
 #[derive(Clone)]
 pub struct DiscreteGaussian {
     scale: NoiseScale,
-    /// W where it is narrow. For wide bins, the leading factor w of W = w·2^k, with 2³¹ ≤ w < 2³².
+    /// W if it is narrow. For wide bins, the leading factor w of W = w·2^k, with 2³¹ ≤ w < 2³².
     leading: u64,
-    /// Bits of the lower part of j; 0 where the bin is narrow.
+    /// Bits of the lower part of j; 0 if the bin is narrow.
     low_bits: u32,
     /// Whether both parts of j come from one word: see `packed`.
     is_packed: bool,
@@ -220,7 +220,7 @@ impl DiscreteGaussian {
         self.end_rounds(open & u64::MAX >> (ROUNDS - used), bytes, noise, rng);
     }
 
-    /// Completes the open rounds from their words, and adds rounds where these are rejected.
+    /// Completes the open rounds from their words, and adds rounds if these are rejected.
     #[inline(always)]
     fn end_rounds<const WORDS: usize, R: CryptoRng + ?Sized, N: NoiseInteger>(
         &self,
@@ -238,7 +238,7 @@ impl DiscreteGaussian {
     }
 
     /// Makes plain rounds of at most 64 draws. Returns a bit for each, the lowest for the first:
-    /// set where the round is open.
+    /// set if the round is open.
     fn plain_rounds<const WORDS: usize, N: NoiseInteger>(
         &self,
         bytes: &[[[u8; 8]; WORDS]],
@@ -254,8 +254,8 @@ impl DiscreteGaussian {
     }
 
     /// Returns the result of [`round`](Self::round) and true if its words alone show the common
-    /// case of every step; otherwise anything and false. No operation overflows: h ≤ 1024, so hW +
-    /// j < 2⁶⁹ where the bin is narrow, and else hw + j < 2⁴³ before it is shifted by at most 64
+    /// case of every step; otherwise any value and false. No operation overflows. h ≤ 1024, so hW +
+    /// j < 2⁶⁹ if the bin is narrow. Otherwise hw + j < 2⁴³ before it is shifted by at most 64
     /// bits.
     #[inline(always)]
     fn plain_round<const WORDS: usize>(&self, words: [u64; WORDS]) -> (i128, bool) {
@@ -289,7 +289,7 @@ impl DiscreteGaussian {
         }
     }
 
-    /// Makes a round with these uniform words, and more of the generator where needed.
+    /// Makes a round with these uniform words, and more of the generator if needed.
     #[inline(always)]
     fn round<const WORDS: usize, R: CryptoRng + ?Sized>(
         &self,
@@ -325,7 +325,7 @@ impl DiscreteGaussian {
         Some((magnitude ^ sign).wrapping_sub(sign))
     }
 
-    /// Decides step 3 where 16 bits of U₁ do not.
+    /// Decides step 3 if 16 bits of U₁ do not.
     #[cold]
     fn accepted<R: CryptoRng + ?Sized>(&self, position: &BinPosition, squeeze: u64, rng: &mut R) -> bool {
         let mut first = Some(LazyUniform::beginning_with(squeeze << 48 | rng.next_u64() >> 16));

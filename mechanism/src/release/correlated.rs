@@ -237,7 +237,7 @@ pub(super) struct EncodedSums {
 /// Consecutive coordinates with equal noise.
 struct EncodedRun {
     length: usize,
-    /// `None` where coordinates are public and exact.
+    /// `None` if coordinates are public and exact.
     sampler: Option<DiscreteGaussian>,
     /// s: one unit of the grid is 2^s units of encoded sums.
     rounded_bits: u32,

@@ -296,7 +296,7 @@ impl ReleaseShard {
     }
 }
 
-/// Returns `begun` followed by zeros, in memory of `room` where `begun` is too short. Memory that
+/// Returns `begun` followed by zeros, in memory of `room` if `begun` is too short. Memory that
 /// grew would leave a copy of the noise behind.
 fn extended<Z: Copy + Default + DefaultIsZeroes>(
     mut begun: Zeroizing<Vec<Z>>,

@@ -298,7 +298,7 @@ pub trait Decoder: Send {
     /// # Errors
     /// [`StepError::PastHorizon`] and [`StepError::Coordinates`]; the state is then unchanged.
     fn decode(&mut self, y: &[f64], x: &mut [f64]) -> Result<(), StepError>;
-    /// The numbers that later steps need, besides the number of steps.
+    /// Returns the state that later steps need, except the number of steps.
     fn save(&self) -> Vec<f64>;
 
     /// Continues after `steps` steps with the numbers that [`save`](Self::save) returned then.

@@ -9,7 +9,7 @@ use super::super::output::number;
 use super::super::thousands;
 use super::report::{CheckReport, LISTED, percent};
 
-/// A note says if all values together span less than this share of the bounds.
+/// A note is made if all values together span less than this share of the bounds.
 const NARROW: f64 = 0.02;
 
 /// Lengths at which a stretch of uncounted rows is noted, as a share of all rows, and a stretch of

@@ -230,7 +230,7 @@ impl Times for FileProfile {
         let times = || self.columns.iter().filter(|column| column.kind() == ColumnKind::Time);
         let is_ordered = |column: &ColumnProfile| 100 * column.falls <= column.times;
         let ordered = || times().filter(|column| is_ordered(column));
-        // The last part of a field's name says more than the name of its object.
+        // The last part of a field's name is more specific than the name of its object.
         let own = |column: &&ColumnProfile| is_like(column.name.rsplit('.').next().unwrap_or(""), &ARRIVALS);
         let found = ordered().find(own).or_else(|| ordered().find(|column| is_like(&column.name, &ARRIVALS)));
         found.filter(|_| times().count() > 1)

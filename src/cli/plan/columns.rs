@@ -23,11 +23,11 @@ pub(super) struct ColumnForecast {
     /// The key with these bounds, if it has its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
-    /// Share of the records without a value, where rows count for the columns that they have.
+    /// Share of the records without a value, if rows count for the columns that they have.
     #[serde(skip_serializing_if = "Option::is_none")]
     missing_share: Option<f64>,
     mean: EstimateNoise,
-    /// Absent where releases hold no second moments.
+    /// Absent if releases hold no second moments.
     #[serde(skip_serializing_if = "Option::is_none")]
     variance: Option<EstimateNoise>,
     /// Half the distance between the bounds.

@@ -83,7 +83,7 @@ pub(super) struct Forecast {
     pub(super) noise: NoiseLevels,
     #[serde(flatten)]
     pub(super) cost: StrategyCost,
-    /// JME or post-processing; `None` where no advice was computed.
+    /// JME or post-processing; `None` if no advice was computed.
     pub(super) second_moment_advice: Option<SecondMomentAdvice>,
     /// Errors of single epochs for noise multiplier 1.
     #[serde(skip)]
@@ -116,7 +116,7 @@ pub(super) struct FactorizationError {
     pub(super) error: ExpectedError,
     /// Whether streams attain the sensitivity, or the kind of upper bound.
     pub(super) sensitivity_kind: String,
-    /// Lower bound on the loss of every strategy; `None` where none was computed.
+    /// Lower bound on the loss of every strategy; `None` if none was computed.
     pub(super) loss_lower_bound: Option<f64>,
     /// The share by which the loss is above the bound.
     pub(super) loss_excess: Option<f64>,
@@ -142,9 +142,9 @@ struct UnitSensitivity {
 /// Joint sensitivity of count, first and second moments.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct JointSensitivity {
-    /// λ, with the default filled in; `None` where no second moments are released.
+    /// λ, with the default filled in; `None` if no second moments are released.
     pub(super) lambda: Option<f64>,
-    /// κ; `None` where counts are public.
+    /// κ; `None` if counts are public.
     pub(super) count_weight: Option<f64>,
     pub(super) joint_sensitivity: f64,
     /// Joint sensitivity without count and second moments.
@@ -172,9 +172,9 @@ pub(super) struct ForecastBudget {
 pub(super) struct StrategyCost {
     /// Whether `run` can use the strategy; the others are for comparison.
     pub(super) runs: bool,
-    /// Bytes of encoder state; `None` where the strategy does not run.
+    /// Bytes of encoder state; `None` if the strategy does not run.
     pub(super) memory_per_coordinate: Option<usize>,
-    /// Multiplications of encoding and decoding; `None` where the strategy does not run.
+    /// Multiplications of encoding and decoding; `None` if the strategy does not run.
     pub(super) multiplications_per_step: Option<usize>,
 }
 

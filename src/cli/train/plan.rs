@@ -46,7 +46,7 @@ struct TrainingPlan<'a> {
 /// Maximum number of passes whose ε is printed.
 const PASSES: u32 = 10;
 
-/// Bytes per parameter of parameters, their sums, updates and averages, besides strategies.
+/// Bytes per parameter of parameters, their sums, updates and averages, without strategies.
 const OPTIMISER_BYTES: u64 = 8 * 5;
 
 impl<'a> TrainingPlan<'a> {

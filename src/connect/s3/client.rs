@@ -258,7 +258,7 @@ impl BucketClient {
     }
 }
 
-/// Whether a text can stand in the head of a request.
+/// Whether a text is allowed in the head of a request.
 pub(super) fn is_visible(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_graphic())
 }

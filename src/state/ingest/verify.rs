@@ -9,8 +9,8 @@ use crate::state::{
 };
 use std::path::Path;
 
-/// Result of [`verify_ingest`]. Every checksum and the order of segments are correct unless
-/// `problem` says otherwise.
+/// Result of [`verify_ingest`]. Every checksum and the order of segments are correct unless there
+/// is a `problem`.
 #[derive(Debug, Default)]
 pub struct IngestReport {
     /// Sessions with any segment left.

@@ -108,7 +108,7 @@ fn publish(case: ExperimentCase, rows: &[ExperimentRow]) -> Published {
     Published { exact, released }
 }
 
-/// Checks that the pair's distance is `share` of the claim, which is 1 where the sensitivity is
+/// Checks that the pair's distance is `share` of the claim. The share is 1 if the sensitivity is
 /// attained.
 #[track_caller]
 fn check(case: ExperimentCase, keys_of_unit: usize, records: [Option<UnitRecord>; 2], share: f64) {

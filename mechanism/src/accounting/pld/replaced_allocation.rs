@@ -32,11 +32,11 @@
 //! - *Transforms* move r by at most ρ in the Euclidean norm, by the argument of `sum`. By Cauchy
 //!   and Schwarz the bound is off by at most ρ‖g‖. For c ≥ 1 g is negative for large k, down to
 //!   1 − c. There 0 replaces it beyond a k of our choice: an upper bound with a smaller norm.
-//! - *Aliasing.* r is cyclic with the length of a window. The window begins where g = 0, so what is
-//!   below it adds nothing. What is above it would lower the bound, unless raised values have left
-//!   a positive g there: it counts times the probability (Chernoff's bound). A value that another
-//!   one is added to is too large. That lowers the bound only where g < 0, by at most c times the
-//!   probability of R so far from there.
+//! - *Aliasing.* r is cyclic with the length of a window. The window begins where g = 0, so mass
+//!   below it adds nothing. Mass above it would lower the bound, unless raised values have left a
+//!   positive g there. That g counts times the probability of such mass (Chernoff's bound). A value
+//!   to which aliasing adds mass is too large. That lowers the bound only where g < 0, by at most c
+//!   times the probability of R so far from there.
 //!
 //! # All ε
 //! δ is convex in y = e^ε. So chords between the bounds f_i at some y_i ≥ 1 are above δ, and so is

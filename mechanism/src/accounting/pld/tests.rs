@@ -258,7 +258,7 @@ fn epsilon_is_monotone_in_all_parameters() {
     assert_close(all, high(DominatingPair::gaussian(sigma(1.7)).unwrap(), 3, 1e-6), 1e-12);
 }
 
-/// A selection beside measurements, against an independent sum over all outcomes.
+/// Compares a selection together with measurements with an independent sum over all outcomes.
 #[test]
 fn mixed_compositions_agree_with_quadrature() {
     let (noise, epsilon, count) = (2.0, 0.3_f64, 3);

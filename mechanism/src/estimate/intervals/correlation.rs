@@ -25,8 +25,8 @@
 //!
 //! - All of this is of first order. The relative noise of a variance is at most 1/(2z) by the
 //!   rule, a quarter at 95 %. The first term that is left out is ρ/8 times the square of the
-//!   difference of both relative errors, at most 0.016ρ on average, beside a noise of ρ̂ of at
-//!   least 0.18 at the threshold.
+//!   difference of both relative errors, at most 0.016ρ on average. The noise of ρ̂ is at least
+//!   0.18 at the threshold.
 
 use super::{Interval, IntervalSubject, MomentIntervals, UNIT, settle};
 use crate::estimate::selection::{Selection, hybrid_quantiles};

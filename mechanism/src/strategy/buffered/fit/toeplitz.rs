@@ -45,7 +45,7 @@ pub(super) struct ToeplitzLoss {
 /// The squared error for unit noise, as a function of the coefficients of A C⁻¹.
 enum ErrorTerms {
     Response {
-        /// A pole of the workload besides its base.
+        /// A pole of the workload other than its base.
         pole: Option<f64>,
         lags: Lags,
         /// Length of a window, and the lags from it on, where values leave the window.
