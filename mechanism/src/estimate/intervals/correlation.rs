@@ -37,9 +37,9 @@ use std::f64::consts::SQRT_2;
 pub(in crate::estimate) const CLEAR: f64 = 2.0;
 
 impl MomentIntervals<'_> {
-    /// Returns the estimated correlation of two columns and its interval. There is no estimate, and
-    /// the interval is [−1, 1], if a variance does not stand out of its noise. `None` if there is
-    /// no such pair or if only diagonal moments are known.
+    /// Returns the estimated correlation of two columns and its interval. If a variance is too
+    /// small relative to its noise, there is no estimate, and the interval is [−1, 1]. `None` if
+    /// there is no such pair or if only diagonal moments are known.
     pub fn correlation(&self, i: usize, j: usize) -> Option<(Option<f64>, Interval)> {
         self.entry(i, j)?;
         if i == j {
