@@ -5,9 +5,9 @@
 //! above it. For each quality, the output is the share of 95 % intervals that contain the truth,
 //! and the worst setting among those in which at least a quarter of the releases have the quality.
 //!
-//! "By column" are releases of rows that lack some values, with indicators: the quality is that of
-//! the first column that is not good, the numbers are those of the first column, and the covariance
-//! is that of the rows that have the first two.
+//! "By column" are releases of rows that lack some values, with indicators. Their quality is that
+//! of the first column that is not good. Counts, means and variances are those of the first column,
+//! and the covariance is that of the rows that have the first two.
 //!
 //! ```sh
 //! cargo run --release -p hushflow-mechanism --example interval_coverage

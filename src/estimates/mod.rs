@@ -1,5 +1,5 @@
-//! Estimators: compute the contents of a view from the moments of a key. All of it is
-//! post-processing of releases and costs no privacy.
+//! Estimators compute the contents of a view from the moments of a key. This is post-processing of
+//! releases and costs no privacy.
 //!
 //! An estimator is one file here and one line of [`ESTIMATORS`]. The file holds its name, its
 //! parameters in `[[views]]`, its flag of `hushflow tail`, its computation, its fields in JSON and

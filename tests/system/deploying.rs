@@ -81,7 +81,7 @@ fn the_demonstration_writes_what_its_pipeline_reads() {
         let pipeline = Pipeline::load(&spool.join("orders.toml")).expect("a pipeline");
         assert_eq!(pipeline.sinks.len(), 1);
     }
-    // Another start of the plain variant restores the file from the start, without a sink.
+    // Another start of the plain variant writes the same file as at first, without a sink.
     assert!(source.status().unwrap().success());
     assert_eq!(text(&spool.join("orders.toml")), written);
 }

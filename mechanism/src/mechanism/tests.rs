@@ -333,7 +333,7 @@ fn errors_of_a_matrix_are_charged() {
     assert!(discrepancy_of("banded-inverse-square-root:8").relative > 2f64.powi(-50));
 }
 
-/// Refuses noise that can't be correlated, or whose rounding error would be too large.
+/// Noise is refused if it can't be correlated, or if its rounding error would be too large.
 #[test]
 fn noise_is_correlated_where_that_is_sound() {
     let blt = |buffers: &[(f64, f64)], horizon: Option<u64>| -> Arc<dyn Strategy> {

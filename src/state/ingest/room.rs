@@ -1,7 +1,6 @@
 //! Appends to the journal, and waits while there is no room.
 //!
 //! A sender may be faster than the pipeline, so the journal has a limit, and some disk space is
-//! A sender may be faster than the pipeline, so the journal has a limit, and some disk space is
 //! reserved for the logs. If a group of records would exceed either, or the disk has no room for
 //! it, the appending thread waits. The group is removed from the disk and tried again. The current
 //! segment ends, so that commits can delete it too.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! With c_i = ln Σ w_i(l) e^(θl) the t_i are probabilities, and errors are relative to the Chernoff
-//! bound of δ instead of to 1. Three errors are bounded below. u is 2⁻⁵³.
+//! bound of δ instead of to 1. There are bounds of three errors, with u = 2⁻⁵³.
 //!
 //! **Aliasing.** A cyclic convolution of n values adds to each value of a window those that are a
 //! multiple of n·step away. So it is too large by the mass outside the window, and the window lacks

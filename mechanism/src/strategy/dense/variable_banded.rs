@@ -61,7 +61,7 @@ pub(in crate::strategy) static VARIABLE_BANDED: Kind = Kind {
 /// but not more than the columns of one entity can have without overlaps.
 ///
 /// # Errors
-/// The purpose for which there are such bands, if this is another one.
+/// Returns the purposes for which there are such bands if this one is not among them.
 pub(in crate::strategy) fn bands_for_window(purpose: &Purpose) -> Result<StrategyName, &'static str> {
     let (Workload::Window(length) | Workload::WindowMean(length)) = &purpose.workload else {
         return Err("for windows");
