@@ -31,10 +31,10 @@
 //! **Missing values by column.** Each covariance is of the rows that have both columns, and the
 //! moments of the complete rows are not released. So there is a line only under the assumption that
 //! values are missing at random, and only if released numbers do not contradict it. Contradictions
-//! are a mean over the rows of a pair, or a residual variance that is negative beyond its noise. The
-//! records of the formulas are replaced by ones at the estimated mean: B = n (1, 0; 0, Σ), n the
-//! least count of a pair, with the noises of the means and covariances. Then the line's slopes are
-//! those of the covariances, and it passes through the means.
+//! are a mean over the rows of a pair, or a residual variance that is negative beyond its noise.
+//! The records of the formulas are replaced by ones at the estimated mean: B = n (1, 0; 0, Σ), n
+//! the least count of a pair, with the noises of the means and covariances. Then the line's slopes
+//! are those of the covariances, and it passes through the means.
 //!
 //! **Residuals.** ns² = Σy² − 2θᵀc + θᵀBθ. At θ̂ its estimate is too small by tr(GV) on average,
 //! which is added. To first order its noise has variance τ₂² + 4Σᵢ wᵢθᵢ² + Σᵢⱼ (2 − δᵢⱼ) Wᵢⱼθᵢ²θⱼ².
