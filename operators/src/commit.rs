@@ -18,7 +18,7 @@ pub struct EpochCommit<M> {
     pub marks: Vec<M>,
     /// Exact sums of all keys end to end, shard by shard. **Private.**
     pub sums: Vec<Sums>,
-    /// Encoder states by shard after this epoch if a checkpoint is due, else empty. **Private.**
+    /// Encoder states by shard after this epoch. Empty unless a checkpoint is due. **Private.**
     pub states: Vec<(u32, Zeroizing<Vec<u8>>)>,
 }
 

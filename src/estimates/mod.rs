@@ -355,8 +355,8 @@ pub struct ScaledView {
     pub view: EstimateView,
     /// Names of the columns.
     pub columns: Vec<String>,
-    /// Scales of the columns: an entry for each key if keys have bounds of their own, else one
-    /// entry for all.
+    /// Scales of the columns: an entry for each key if keys have bounds of their own, otherwise
+    /// one entry for all.
     pub key_scales: Vec<ColumnScales>,
     /// The distance between the indicators of a present and a missing value, if values may be
     /// missing one by one

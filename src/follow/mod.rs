@@ -174,7 +174,7 @@ impl StopFlag {
     }
 }
 
-/// Opens the log in `directory`; `None` if no run has begun it yet.
+/// Opens the log in `directory`; `None` if no run has created it yet.
 ///
 /// # Errors
 /// [`StateError`] if it cannot be read.

@@ -310,7 +310,7 @@ impl ColumnProfile {
                 ColumnKind::Number
             }
             _ if is_most(self.numbers) => ColumnKind::Name,
-            // Such as booleans, which are no keys.
+            // For example booleans, which can't be keys.
             _ if self.words.as_ref().is_some_and(BTreeMap::is_empty) => ColumnKind::Empty,
             _ if self.words.as_ref().is_some_and(|words| words.len() <= WORDS / 2) => ColumnKind::Word,
             _ => ColumnKind::Name,

@@ -139,7 +139,7 @@ const MATRICES: [(&str, FieldPart); 2] =
 #[derive(Debug)]
 pub(super) struct WindowReport {
     pub(super) columns: Arc<[String]>,
-    /// Whether it is a covariance, else a mean.
+    /// Whether it is a covariance. Otherwise it is a mean.
     pub(super) is_covariance: bool,
     pub(super) fields: Map<String, Value>,
 }

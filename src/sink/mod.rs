@@ -65,7 +65,7 @@ fn as_records(subject: &Arc<Subject>) -> Encode<Vec<EstimateRecord>> {
 }
 
 impl<C> EpochReader<C> {
-    /// Opens the log; `None` if no run has begun it yet. Empty `keys` mean all.
+    /// Opens the log; `None` if no run has created it yet. Empty `keys` mean all.
     fn open(input: &SinkInput, encode: Encode<C>, keys: &[u32]) -> Result<Option<Self>, StateError> {
         let Some(reader) = open_log(&input.directory)? else { return Ok(None) };
         Ok(Some(EpochReader { follower: Follower::new(reader, &input.subject, keys), encode }))

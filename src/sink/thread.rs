@@ -307,7 +307,7 @@ impl<C: ToOwned + ?Sized> Carrier<C> {
         Ok(())
     }
 
-    /// Reads the log from its first epoch again, once a run has begun it.
+    /// Reads the log from its first epoch again, once a run has created it.
     fn reopen(&mut self) -> Result<(), FollowError> {
         let encode = (self.encode)(&self.input.subject);
         (self.reader, self.pending) = (EpochReader::open(&self.input, encode, &[])?, None);

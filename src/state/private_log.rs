@@ -43,7 +43,7 @@ pub(super) struct LogSegment {
     pub(super) number: u64,
     /// The last epoch before it.
     pub(super) epoch: u64,
-    /// When it was begun, in seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub(super) begun: u64,
 }
 

@@ -12,7 +12,7 @@
 //! 2. Draw j uniformly in 0..W (Lemire's multiplication with rejection: exact). For wide bins the
 //!    lower k bits of j are separate uniform bits, and those of `packed` bins are the rest of the
 //!    same word.
-//! 3. Accept with probability exp(−e) (below: exact), else start again.
+//! 3. Accept with probability exp(−e) (below: exact). Otherwise start again.
 //! 4. Draw a sign. Start again at −0, so that 0 is not counted twice.
 //!
 //! **Proof.** In one round the magnitude hW + j has probability ∝ exp(−h²/8192)·(1/W)·exp(−e), that

@@ -5,7 +5,7 @@
 //! positive dyadic c.
 //!
 //! **Algorithm.** Draw a candidate uniformly (by rejection from the next power of two: exact).
-//! Accept it with probability exp(−c(s_max − s_r)), else start again.
+//! Accept it with probability exp(−c(s_max − s_r)). Otherwise start again.
 //!
 //! **Proof.** In one round candidate r has probability exp(−c(s_max − s_r))/N ∝ exp(c·s_r). Rounds
 //! are independent, so the first accepted candidate has this distribution. A candidate of the

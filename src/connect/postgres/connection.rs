@@ -1,7 +1,7 @@
 //! A connection to PostgreSQL (protocol 3.0, `postgresql.org/docs/current/protocol.html`): simple
 //! queries, rows one by one, and `COPY` into a table.
 //!
-//! A message is read only as far as it is wanted, so its stated length takes no memory.
+//! Only the needed part of a message is read, so its stated length takes no memory.
 
 use std::io;
 use std::time::Duration;
@@ -223,7 +223,7 @@ impl DatabaseConnection {
     }
 }
 
-/// Asks the server to encrypt the connection, if it is to be.
+/// Asks the server to encrypt the connection if the settings require it.
 fn encrypted(
     database: &Database,
     name: &str,
@@ -262,8 +262,8 @@ fn text_row(mut body: &[u8]) -> io::Result<TextRow> {
     (0..fields).map(field).collect()
 }
 
-/// Reads the types of the columns in a description of rows: each is a name, six bytes on its place
-/// in a table, the type, and eight bytes on its form.
+/// Reads the types of the columns from a description of rows. A column is a name, six bytes for its
+/// position in a table, the type, and eight bytes for its format.
 fn column_types(mut body: &[u8]) -> io::Result<Vec<i32>> {
     let columns = integer::<2>(&mut body)?;
     let column = |_| -> io::Result<i32> {

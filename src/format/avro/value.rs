@@ -101,7 +101,7 @@ impl<'a> ValueReader<'a> {
                 let time = i64::try_from(nanoseconds.div_euclid(1000)).ok();
                 return Some(time.map_or(RowField::Defective(Defect::NotATime), RowField::Time));
             }
-            // As digits: keys and entities are texts.
+            // Written as digits, because keys and entities are texts.
             AvroType::Integer => write!(text, "{}", self.integer()?).ok()?,
             AvroType::Bytes => text.extend_from_slice(self.text()?),
             AvroType::Fixed(size) => text.extend_from_slice(self.take(*size)?),

@@ -101,9 +101,9 @@ fn invalid_densities_are_refused() {
     check(1, &[f64::INFINITY], 1, DensityError::OutOfRange);
 }
 
-/// Of 200,000 points all first and second moments lie within 6 standard errors of the
-/// density's, and so do fourth ones along the axes, whose variance is 96: a false alarm has a
-/// probability below 10⁻⁷.
+/// All first and second moments of 200,000 points lie within 6 standard errors of the density's.
+/// So do fourth moments along the axes, whose variance is 96. A false alarm has a probability
+/// below 10⁻⁷.
 #[test]
 fn samples_have_the_moments_of_the_density() {
     let mean = DVector::from_row_slice(&[1.0, -2.0, 0.5]);

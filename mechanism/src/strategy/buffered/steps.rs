@@ -140,8 +140,8 @@ fn constant(buffers: &[ExponentialBuffer]) -> BufferStep {
 }
 
 /// Every factor is lowered by more than its rounding error, so that it is rounded down. The error
-/// of `exp(−b ln(1 + 1/t))` is below `2⁻⁵² (1 + 2b/t)`, that of a power a few units in the last
-/// place.
+/// of `exp(−b ln(1 + 1/t))` is below `2⁻⁵² (1 + 2b/t)`, and that of a power is a few units in the
+/// last place.
 fn power_law(buffers: &[PowerLawBuffer], horizon: Option<u64>, t: u64) -> BufferStep {
     let time = t as f64;
     let gain = down(1.0 / norm_bound(buffers, horizon, t), 4.0);
