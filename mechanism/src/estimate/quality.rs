@@ -81,7 +81,7 @@ mod tests {
             (21.0, (20.0, good)),
             (57.0, (good, f64::INFINITY)),
         ] {
-            // Sums and squares have no effect on the range.
+            // Sums and squares have no effect on range or quality.
             for others in [[0.0, 0.0], [50.0, -60.0]] {
                 let coordinates = [count, others[0], others[1]];
                 let found = moments(&coordinates);
