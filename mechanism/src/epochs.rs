@@ -129,7 +129,7 @@ impl Assignment {
     }
 }
 
-/// Why a record is dropped.
+/// Reasons to drop a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DropReason {
     /// The record arrived before the start of epoch 1 or, without a clock, its event time is before

@@ -189,7 +189,7 @@ fn correlation_word((found, _): (PairCorrelation, Interval)) -> &'static str {
     }
 }
 
-/// Why there is no joint density although each column has one.
+/// Reason for a missing joint density although each column has one.
 fn pair_error(moments: &ColumnwiseMoments<'_>) -> DensityError {
     let mut pairs = (0..moments.columns()).flat_map(|i| (0..i).map(move |j| (j, i)));
     let error = pairs.find_map(|(i, j)| moments.covariance(i, j).err());

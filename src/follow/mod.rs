@@ -78,7 +78,7 @@ pub use operators::{DecodeWindows, Estimates, KeyEstimate, Totals};
 /// How often to check the log for a release.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Why a log cannot be followed further.
+/// Reasons why a log cannot be followed further.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FollowError {
@@ -95,7 +95,7 @@ pub enum FollowError {
     },
 }
 
-/// Which publication and views of a log to follow.
+/// The publication and the views of a log to follow.
 #[derive(Clone)]
 pub struct Subject {
     /// The publication of the log.

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::csv::Delimiter;
 
-/// Why reading rows can't continue.
+/// Reasons why reading rows can't continue.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FormatError {

@@ -21,7 +21,7 @@ pub struct Budget {
     neighbours: Neighbours,
 }
 
-/// Why a budget does not suffice.
+/// Reason why a budget does not suffice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BudgetExceeded {
     /// The budget.

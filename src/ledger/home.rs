@@ -20,7 +20,7 @@ const MAX_CONFIG: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerHome(PathBuf);
 
-/// Why the directory cannot be found or used.
+/// Reasons why the directory cannot be found or used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LedgerHomeError {

@@ -62,7 +62,7 @@ impl PublicParameters {
         }
         let epochs = self.epochs.schedule.horizon().div_ceil(limits.min_separation.max(1));
         let participations = limits.participations.clamp(1, epochs.max(1));
-        // Discovery refuses far fewer.
+        // Discovery refuses products far below this limit.
         u32::try_from(participations.saturating_mul(records.into())).unwrap_or(u32::MAX)
     }
 

@@ -27,7 +27,7 @@ pub struct MeanReport {
     pub kept: Option<f64>,
     /// Whether the kept records look clean.
     pub converged: Option<bool>,
-    /// Why there is no mean.
+    /// Reason for a missing mean.
     pub refusal: Option<RefusalReport>,
     /// Spending of each step.
     pub parts: Vec<StepCost>,
@@ -36,10 +36,10 @@ pub struct MeanReport {
 /// A refusal, for programs and for people.
 #[derive(Clone, Debug, Serialize)]
 pub struct RefusalReport {
-    /// For programs.
+    /// The machine-readable reason.
     #[serde(flatten)]
     pub refusal: MeanRefusal,
-    /// For people.
+    /// The message for people.
     pub message: String,
 }
 

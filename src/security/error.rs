@@ -1,12 +1,12 @@
-//! Why a connection can't be secured. No message holds a secret.
+//! Reasons why a connection can't be secured. No message holds a secret.
 
 use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why a secret, a certificate or a peer is refused. It travels inside an [`io::Error`] where a
-/// connection reports it.
+/// Reasons why a secret, a certificate or a peer is refused. A connection reports one inside an
+/// [`io::Error`].
 #[derive(Debug, Error)]
 pub(crate) enum SecurityError {
     /// The name of the variable is not repeated: it may be a secret written in the wrong field.

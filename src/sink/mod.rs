@@ -89,7 +89,7 @@ impl<C> EpochReader<C> {
     }
 }
 
-/// Why a sink can't continue.
+/// Reasons why a sink can't continue.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SinkError {

@@ -21,8 +21,8 @@ pub(super) fn openat(directory: impl AsFd, name: &str, flags: OFlags, mode: Mode
 }
 
 /// Creates a directory. Missing parents are created too, and are durable when this returns. They
-/// get the mode `parents` under any umask. Without `parents` they get 0755 less the umask, so that
-/// no other user can replace this directory.
+/// get the mode `parents` under any umask. Without `parents` they get 0755 without the bits of
+/// the umask, so that no other user can replace this directory.
 pub(super) fn make_directory(path: &Path, mode: Mode, parents: Option<Mode>) -> Result<()> {
     match (retry_on_intr(|| fs::mkdir(path, mode)), path.parent()) {
         (Err(Errno::NOENT), Some(parent)) if parent != Path::new("") => {

@@ -180,7 +180,7 @@ type SharedDocument = Arc<Mutex<Option<KeptDocument>>>;
 struct KeptDocument {
     text: Arc<str>,
     published: u64,
-    /// When the next document may be computed.
+    /// Time from which on the next document may be computed.
     due: Instant,
 }
 

@@ -21,7 +21,7 @@ static DRAWN: Mutex<BTreeMap<RunId, u64>> = Mutex::new(BTreeMap::new());
 /// Identifies a run, over all of its saved states.
 pub(crate) type RunId = [u8; 16];
 
-/// Why a step must not be drawn.
+/// Reasons why a step must not be drawn.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClaimError {

@@ -10,7 +10,7 @@
 //! | nearest semidefinite matrix | little noise |
 //! | eigenvalues above e in magnitude, as √(λ² − e²); the others 0 | few strong directions |
 //! | diagonal | uncorrelated columns |
-//! | the diagonal, and off it the second estimate | few directions beside the columns' variances |
+//! | the diagonal, and off it the second estimate | few directions plus the columns' variances |
 //!
 //! √(λ² − e²) has the least Frobenius error of all functions of an eigenvalue, for few directions
 //! in many columns (Gavish & Donoho 2017; Nadakuditi 2014).
@@ -22,7 +22,7 @@
 //! F_aa = φ'(λ_a). The last estimate leaves these to the measured diagonal, which contributes d.
 //! Projecting it afterwards only brings it closer to every covariance.
 //!
-//! **A private count** has noise of its own, which the estimate of the error leaves out.
+//! **A private count** has noise of its own, which the estimate of the error ignores.
 
 use super::{CovarianceError, nearest_semidefinite};
 use nalgebra::{DMatrix, DVector, SymmetricEigen};

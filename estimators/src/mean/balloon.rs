@@ -28,7 +28,7 @@ const INSIDE: f64 = 0.9;
 const BALLOONS: u32 = 2;
 
 /// Number of candidate radii, spaced evenly in logarithms from a hundredth of the first ball's
-/// radius to all of it.
+/// radius to the whole radius.
 const RADII: usize = 256;
 
 /// Number of candidate radii for [`tightened`]. Fewer suffice there, because its ball is twice as

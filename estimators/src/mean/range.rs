@@ -52,7 +52,7 @@ pub(super) const HALF_BIN: f64 = 1.0;
 const HALF_BIN_HEAVY: f64 = 4.0;
 
 /// Largest distance of a winner's middle from the mean, in half bins: the mean is in the winner or
-/// a bin beside it.
+/// in a neighbouring bin.
 pub(super) const CENTRE_ERROR: f64 = 3.0;
 
 /// Radius of the ball around the mean of heavy-tailed records, in √(d/α): by Chebyshev's inequality

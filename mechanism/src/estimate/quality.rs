@@ -30,7 +30,7 @@ pub const SIGNAL_TO_NOISE: f64 = 2.0;
 pub enum Quality {
     /// At most half the variance of a column whose standard deviation is a quarter of its range.
     Good,
-    /// Larger.
+    /// Larger noise.
     NoiseDominated,
 }
 

@@ -241,10 +241,11 @@ fn pp_claim(parameters: &MomentParameters, geometry: &MomentGeometry) -> Result<
 /// In units of ζ a record adds φ = (√c, z, √ν·M) to its cell, `‖z‖² + ν‖M‖² ≤ 1`, with M a
 /// multiple ≥ 0 of zzᵀ. For all moments through one C, the proofs at the heads of
 /// [`sensitivity`](crate::sensitivity) and of its `joint_participation` require of records only
-/// that `⟨φ,φ'⟩ ≤ c + 1` and `⟨φ,φ'⟩ ≥ c − 1`, which holds because `⟨M,M'⟩ ≥ 0`, and in place that
-/// `‖φ − φ'‖² ≤ 4`. These are the bounds for ν = 0. So the claim is that of counts and first
-/// moments of records of norm 1, and so is the count's default weight. In place the claim is CS's
-/// 2R, which no pair of records attains. Like CS it needs C₁ = C₂.
+/// that `⟨φ,φ'⟩ ≤ c + 1` and `⟨φ,φ'⟩ ≥ c − 1`, which holds because `⟨M,M'⟩ ≥ 0`. For
+/// replace-one-in-place they also require that `‖φ − φ'‖² ≤ 4`. These are the bounds for ν = 0. So
+/// the claim is that of counts and first moments of records of norm 1, and so is the count's
+/// default weight. For replace-one-in-place the claim is CS's 2R, which no pair of records attains.
+/// Like CS it needs C₁ = C₂.
 fn joint_clip_claim(
     parameters: &MomentParameters,
     geometry: &MomentGeometry,

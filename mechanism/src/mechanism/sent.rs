@@ -17,7 +17,8 @@
 //!                       S = min(4V, 2V + 2k²g)          replace-one
 //! ```
 //!
-//! In place S is 0: entities, keys and epochs are public, so v is too, and is released exactly.
+//! For replace-one-in-place S is 0: entities, keys and epochs are public, so v is too, and is
+//! released exactly.
 //!
 //! *Proof.* Let u_i ≥ 0 be the numbers that the entity adds in step i, key by key. Their norm is at
 //! most their sum, and so at most M. The steps are those in which the entity takes part, in

@@ -53,7 +53,7 @@ pub enum SecondMoment {
 pub struct Layout {
     /// Number of columns d, at least 1.
     pub dimension: usize,
-    /// Which second moments follow the first.
+    /// The second moments that follow the first.
     pub second: SecondMoment,
     /// M, if the number of records that entities sent is the last coordinate: an entity adds at
     /// most M to an epoch.

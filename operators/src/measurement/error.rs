@@ -1,4 +1,4 @@
-//! Why a measurement cannot be made.
+//! Reasons why a measurement cannot be made.
 
 use crate::EntityLimits;
 use hushflow_mechanism::mechanism::MechanismError;
@@ -7,7 +7,7 @@ use hushflow_mechanism::participation::Participation;
 use std::num::NonZeroU32;
 use thiserror::Error;
 
-/// Why a measurement cannot be made.
+/// Reasons why a measurement cannot be made.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum MeasurementError {

@@ -45,7 +45,7 @@ pub struct Windows {
     /// A checkpoint is due after every epoch that is a multiple of this number, at least 1. It
     /// holds the rows that later windows contain.
     pub checkpoint_interval: u64,
-    /// Which epochs a window contains, and when windows end.
+    /// Determines which epochs a window contains, and when windows end.
     pub span: WindowSpan,
     /// Entities that are protected as a whole: records must pass
     /// [`BoundEntities`](crate::BoundEntities).

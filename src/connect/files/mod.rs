@@ -95,7 +95,7 @@ struct RangeDirectory {
     epochs: u64,
 }
 
-/// When a file is full.
+/// Condition for starting a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rotation {
     /// After this number of epochs.

@@ -74,7 +74,7 @@ struct IntakeState {
     stopped: bool,
     /// A connection ends after these bytes; the next one waits until the writer has handled that.
     broken: bool,
-    /// Why the rest of this connection is refused.
+    /// Reason for refusing the rest of this connection.
     refused: Option<String>,
 }
 

@@ -68,7 +68,7 @@ impl PartitionReader {
         }
     }
 
-    /// Why the server does not have the offset to read next.
+    /// Explains why the server does not have the offset to read next.
     fn loss(&self) -> RequestError {
         let (first, end) = match self.consumer.ends(self.partition.number, &self.control) {
             Ok(ends) => ends,

@@ -72,7 +72,7 @@ pub(super) fn secure(
     };
     config.set("security.protocol", protocol);
     if let Some(tls) = tls {
-        // The usual directories of root certificates, whatever OpenSSL was compiled for.
+        // "probe" finds the usual directories of root certificates under any build of OpenSSL.
         config.set("ssl.ca.location", tls.roots.as_deref().map_or_else(|| "probe".into(), text));
         if let Some(identity) = &tls.identity {
             config.set("ssl.certificate.location", text(&identity.certificate));

@@ -22,7 +22,7 @@ const HEAD_KEPT: usize = 1 << 10;
 /// Error code for a publisher that expected another last sequence number.
 const WRONG_LAST_SEQUENCE: u64 = 10_071;
 
-/// Errors that a server may have for a greeting.
+/// Errors with which a server may answer a greeting.
 const GREETING_ERRORS: [&str; 8] = [
     "Authorization Violation",
     "Authentication Timeout",

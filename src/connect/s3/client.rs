@@ -51,7 +51,7 @@ pub(super) struct FoundObject {
     pub(super) size: u64,
 }
 
-/// Why a request failed. The caller decides on the reaction.
+/// Reason for a failed request. The caller decides on the reaction.
 #[derive(Debug)]
 pub(super) enum ObjectError {
     /// There is no such object.

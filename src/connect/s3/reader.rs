@@ -45,7 +45,7 @@ struct ObjectList {
     known: HashSet<String>,
     /// The list in the state directory.
     kept: Option<FollowedList>,
-    /// When the folder was last listed.
+    /// Time at which the folder was last listed.
     listed: Option<Instant>,
 }
 

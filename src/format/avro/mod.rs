@@ -49,7 +49,7 @@ impl AvroRecords {
     /// records with this number are unusable.
     ///
     /// # Errors
-    /// Why it can't be used; records with this number are unusable then.
+    /// Reason why it can't be used. Records with this number are then unusable.
     pub(crate) fn learn(
         &mut self,
         number: u32,

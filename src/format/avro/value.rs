@@ -8,7 +8,7 @@ use super::schema::{FieldPlan, RecordPlan};
 use crate::format::error::Defect;
 use crate::format::row::{Row, RowField};
 
-/// Maximum number of values in a record, including those of no bytes, and maximum depth of nesting.
+/// Maximum number of values in a record, including values without bytes, and maximum nesting depth.
 const MAX_STEPS: u32 = 1 << 22;
 const GREATEST_DEPTH: u32 = 64;
 

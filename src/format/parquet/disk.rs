@@ -57,7 +57,7 @@ pub(super) struct ParquetFile {
     failure: Arc<Mutex<Option<ReadFailure>>>,
 }
 
-/// Why the decoder received no bytes.
+/// Reasons why the decoder received no bytes.
 pub(super) enum ReadFailure {
     /// The operating system returned an error.
     Io(io::Error),

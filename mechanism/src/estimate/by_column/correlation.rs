@@ -19,7 +19,7 @@
 //!
 //! # Missing at random
 //! If column j is missing at random, i has the same mean over P and R. With s the step and B the
-//! moments of P less those of R, B_N = Σe_j + 2Σe_ie_j and B_Σ = 2Σy_ie_j are independent of the
+//! moments of P minus those of R, B_N = Σe_j + 2Σe_ie_j and B_Σ = 2Σy_ie_j are independent of the
 //! moments of i, so under this hypothesis
 //!
 //! ```text

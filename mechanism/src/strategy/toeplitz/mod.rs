@@ -9,7 +9,7 @@
 //! | `banded-inverse-square-root:b` | b − 1 | needed |
 //! | `variable-banded:b` | b − 1 | needed |
 //! | `log-perturbed-root` | all rows | none |
-//! | `normalized-…` | as without | needed |
+//! | `normalized-…` | as without normalisation | needed |
 //!
 //! Decoders keep numbers of 8 bytes, half as much. The coefficients are integers in units of
 //! 2^-[`COEFFICIENT_BITS`], and encoding is exact, except for the banded inverse: see [`inverse`].
