@@ -107,7 +107,7 @@ pub struct Panel {
     pub series: Vec<PlotSeries>,
 }
 
-/// Why a plot can't be made.
+/// Reasons why a plot can't be made.
 #[derive(Debug, Error)]
 #[error("{path}: the plot can't be written: {reason}")]
 pub struct PlotError {

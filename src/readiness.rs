@@ -1,5 +1,5 @@
-//! Probes for whatever supervises a process: `/healthz` (alive) and `/readyz` (an epoch came within
-//! its deadline).
+//! Probes for supervisors of a process: `/healthz` (alive) and `/readyz` (an epoch came within its
+//! deadline).
 //!
 //! Both are public: they depend on the times at which epochs were published, which every reader of
 //! the log sees, and on a deadline that follows from the flags and the pipeline file. A run whose
@@ -15,7 +15,7 @@ use jiff::SignedDuration;
 
 use crate::http::{HttpAnswer, HttpRequest, HttpStatus, PLAIN_TEXT};
 
-/// Shortest deadline that is derived from a schedule: short epochs wait for disks and other work.
+/// Shortest deadline that is derived from a schedule: short epochs may wait for disks.
 const SHORTEST_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Whether epochs come in time.
@@ -29,7 +29,7 @@ pub(crate) struct Readiness {
     is_complete: AtomicBool,
 }
 
-/// When epochs became possible, and how long the next one may take.
+/// The time from which epochs are possible, and the deadline for the next one.
 #[derive(Debug)]
 struct ReadyStart {
     at: Instant,
@@ -42,8 +42,8 @@ impl Readiness {
         let _ = self.chosen.set(within);
     }
 
-    /// Records that epochs can come from now on, each within `default` of the one before unless the
-    /// user has set a deadline. `None`: at any time.
+    /// Records that epochs are possible from now on, each within `default` of the previous one
+    /// unless the user has set a deadline. `None` means no deadline.
     pub(crate) fn begin(&self, default: Option<Duration>) {
         let within = self.chosen.get().copied().or(default);
         let _ = self.start.set(ReadyStart { at: Instant::now(), within });
@@ -56,7 +56,7 @@ impl Readiness {
         }
     }
 
-    /// Records that no epoch is due any more.
+    /// Records that no more epochs are due.
     pub(crate) fn complete(&self) {
         self.is_complete.store(true, Relaxed);
     }
@@ -71,7 +71,7 @@ impl Readiness {
         self.judge().is_ok()
     }
 
-    /// Returns why it is ready, or why it is not.
+    /// Returns the reason why the run is ready (`Ok`) or not ready (`Err`).
     fn judge(&self) -> Result<String, String> {
         let (Some(start), Some(age)) = (self.start.get(), self.age()) else {
             return Err("starting: no epoch is possible yet".into());
@@ -112,7 +112,7 @@ fn in_seconds(duration: Duration) -> SignedDuration {
 }
 
 /// Returns the default of the longest time from one epoch to the next: twice the length of an
-/// epoch, and its lateness. `None` where the schedule does not say when epochs come.
+/// epoch, and its lateness. `None` if the schedule does not determine when epochs come.
 pub(crate) fn default_deadline(schedule: &Schedule) -> Option<Duration> {
     match schedule {
         Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput => {
@@ -135,7 +135,7 @@ mod tests {
         assert!(!readiness.is_ready() && readiness.age().is_none());
         readiness.set_deadline(Duration::ZERO);
         readiness.begin(Some(Duration::MAX));
-        // A deadline is judged by whole seconds.
+        // The deadline counts whole seconds.
         assert!(readiness.is_ready());
         let late = Readiness::default();
         let at = Instant::now().checked_sub(Duration::from_secs(10)).expect("a machine that has run");

@@ -9,7 +9,7 @@
 //!
 //! `release` is a whole step, from sums to real numbers with exact noise from the operating
 //! system's entropy, in both forms: sums encoded and decoded, or added to correlated noise.
-//! `noise_stream` is the second one without sums, as trainers in Python take it.
+//! `noise_stream` is the second form without sums, as training code in Python uses it.
 
 use divan::{Bencher, counter::ItemsCount};
 use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
@@ -77,7 +77,7 @@ fn decode(bencher: Bencher) {
         .bench_local(|| decoder.decode(black_box(&y), &mut decoded).expect("within the horizon"));
 }
 
-/// The bytes that both must move, copied.
+/// Copies the bytes that encoder and decoder must move.
 #[divan::bench]
 fn copy(bencher: Bencher) {
     let bytes = COORDINATES * (BUFFERS + 1) * (16 + 8);

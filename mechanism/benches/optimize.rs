@@ -1,6 +1,6 @@
 //! Time to a certified optimal strategy, at a relative gap of 10⁻⁶.
 //!
-//! `cargo bench -p hushflow-mechanism --bench optimize`, beside `python
+//! `cargo bench -p hushflow-mechanism --bench optimize`, to be compared with `python
 //! mechanism/benches/baseline/optimize.py`. Known optima are checked in every run; `verify` is the
 //! independent check of a certificate.
 

@@ -1,13 +1,13 @@
 //! Measures how often intervals contain the truth, among the lines of one quality.
 //!
-//! Records with known moments are released many times, with the noise of the joint mechanism: the
-//! count has noise or is exact, and the number of records runs from much fewer than the noise to
-//! many more. For each quality, the output is the share of intervals at 95 % that hold the truth,
-//! and the worst setting in which a quarter of the releases have it.
+//! Records with known moments are released many times, with the noise of the joint mechanism. The
+//! count has noise or is exact, and the number of records ranges from far below the noise to far
+//! above it. For each quality, the output is the share of 95 % intervals that contain the truth,
+//! and the worst setting among those in which at least a quarter of the releases have the quality.
 //!
-//! "By column" are releases of rows that lack some values, with indicators: the quality is that of
-//! the first column that is not good, the numbers are those of the first column, and the covariance
-//! is that of the rows that have the first two.
+//! "By column" are releases of rows that lack some values, with indicators. Their quality is that
+//! of the first column that is not good. Counts, means and variances are those of the first column,
+//! and the covariance is that of the rows that have the first two.
 //!
 //! ```sh
 //! cargo run --release -p hushflow-mechanism --example interval_coverage
@@ -30,8 +30,8 @@ use rand::SeedableRng;
 /// Noise of sums. Only ratios matter.
 const SUM_NOISE: f64 = 10.0;
 
-/// Mean, variance and correlation of columns in [−1, 1]. The last four are at the largest variance:
-/// of the last two nearly all values are at one bound.
+/// Mean, variance and correlation of columns in [−1, 1]. The last four have the largest variance
+/// for their mean. In the last two, nearly all values are at one bound.
 const TRUTHS: [(f64, f64, f64); 10] = [
     (0.0, 0.1, 0.0),
     (0.4, 0.1, 0.5),
@@ -45,12 +45,12 @@ const TRUTHS: [(f64, f64, f64); 10] = [
     (-0.999, 0.001_999, 0.5),
 ];
 
-/// Numbers of records, over the noise of sums.
+/// Number of records, divided by the noise of sums.
 const SIZES: [f64; 11] = [2.0, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 40.0, 60.0, 100.0, 1000.0];
 
 const GOOD_BY_COLUMN: &str = "by column, good";
 
-/// Number of intervals that contain the truth, number of all, and the worst share with its setting.
+/// Number of intervals that contain the truth, total number, and the worst share with its setting.
 #[derive(Default)]
 struct Share {
     held: u32,
@@ -135,7 +135,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Rows of `columns` columns of which each lacks a value by itself with this probability.
+/// Rows of `columns` columns. Each column lacks its value independently with this probability.
 fn by_column(
     columns: usize,
     lacking: f64,
@@ -146,7 +146,7 @@ fn by_column(
     shares: &mut BTreeMap<(&'static str, &'static str), Share>,
 ) -> Result<(), Box<dyn Error>> {
     let layout = Layout::new(2 * columns, SecondMoment::Full);
-    // Indicators of norm √d/2 beside values of norm √d.
+    // Indicators have norm √d/2, and values norm √d.
     let norm = (1.25 * columns as f64).sqrt();
     let noise = MomentNoise {
         count: SUM_NOISE * 2f64.sqrt() / norm,

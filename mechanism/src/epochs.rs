@@ -1,11 +1,11 @@
 //! Epochs: assigns records to epochs and decides which epochs are closed.
 //!
 //! An epoch is one step t = 1, 2, … of the release. The assignment of a record is a pure function
-//! of its own event time and of the [`Clock`], the public information about the arrivals so far. No
-//! record's content affects the assignment of another record. So the sums of two streams that
-//! differ in one record differ in that record alone, which is the premise of every sensitivity in
-//! [`crate::sensitivity`]. Crash recovery also relies on this: a stream that is read again from a
-//! stored clock gets the same assignment.
+//! of its own event time and of the [`Clock`], the public information about the arrivals so far.
+//! The content of one record does not affect the assignment of another. So the sums of two streams
+//! that differ in one record differ only in that record, which is the premise of every sensitivity
+//! in [`crate::sensitivity`]. Crash recovery also relies on this: a stream that is read again from
+//! a stored clock gets the same assignment.
 //!
 //! With c the clock's time, the oldest open and the newest epoch are
 //!
@@ -75,7 +75,7 @@ pub enum LatePolicy {
     Drop,
 }
 
-/// Source of the clock. It must be public, because everybody sees when an epoch closes.
+/// Source of the clock. It must be public, because every reader sees when an epoch closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClockSource {
@@ -83,7 +83,7 @@ pub enum ClockSource {
     Arrival,
     /// The largest event time so far. Valid only if event times are public.
     EventTime,
-    /// Nothing: all epochs stay open until the input ends, and every record joins its own epoch.
+    /// No clock: all epochs stay open until the input ends, and every record joins its own epoch.
     EndOfInput,
 }
 
@@ -129,7 +129,7 @@ impl Assignment {
     }
 }
 
-/// Why a record is dropped.
+/// Reasons to drop a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DropReason {
     /// The record arrived before the start of epoch 1 or, without a clock, its event time is before
@@ -254,7 +254,7 @@ impl Schedule {
         oldest.max(clock.closed.saturating_add(1)).min(self.horizon().saturating_add(1))
     }
 
-    /// Returns the least time at which a clock has closed this epoch; `None` if times close none.
+    /// Returns the least clock time at which this epoch is closed; `None` if epochs are of rows.
     pub fn closing_time(&self, epoch: u64) -> Option<i64> {
         match self {
             Schedule::ByTime(by) => Some(by.start_of(epoch.saturating_add(1))?.saturating_add(by.lateness)),
@@ -262,9 +262,9 @@ impl Schedule {
         }
     }
 
-    /// Returns the last epoch to release when the input ends at `clock`; 0 if none. With a public
-    /// clock it is the newest epoch that has begun, without one it is the horizon, because which
-    /// epochs hold records is private.
+    /// Returns the last epoch to release when the input ends at `clock`; 0 if there is none. With a
+    /// public clock it is the newest epoch that has begun. Without one it is the horizon, because
+    /// the epochs that hold records are private.
     pub fn last_at_end(&self, clock: Clock) -> u64 {
         let last = match self {
             Schedule::ByTime(by) if by.clock == ClockSource::EndOfInput => by.horizon,

@@ -1,4 +1,4 @@
-//! Checks of numbers from which sensitivities and mechanisms are computed, and rounding upwards.
+//! Checks numbers from which sensitivities and mechanisms are computed, and rounds upwards.
 
 use thiserror::Error;
 

@@ -1,16 +1,16 @@
-//! Loops compiled for the widest registers of the processor, which are found at run time.
+//! Loops compiled for the widest registers of the processor, chosen at run time.
 //!
 //! A loop over lanes becomes instructions for 128, 256 or 512 bits. Each operation is the one that
 //! is written, in the same order, so results are the same on every processor, bit by bit.
 //!
-//! Registers of 512 bits are used where there is VBMI2: older processors run slower while they use
-//! them.
+//! Registers of 512 bits are used if the processor has VBMI2. Older processors run at a lower speed
+//! when they use registers of 512 bits.
 
 use multiversion::multiversion;
 
-/// A loop. `run` must be `#[inline(always)]`, and so must all functions that it calls: what is not
-/// inlined is compiled for small registers. Closures of `array::map` and `Iterator::zip` may be
-/// calls.
+/// A loop. `run` and all functions that it calls must be `#[inline(always)]`: functions that are
+/// not inlined are compiled for small registers. Closures of `array::map` and `Iterator::zip` may
+/// not be inlined.
 pub(crate) trait Lanes {
     type Output;
 
@@ -28,9 +28,9 @@ pub(crate) fn in_widest<L: Lanes>(lanes: L) -> L::Output {
 
 /// Repeats a block for the numbers 0 to 7, each a constant.
 ///
-/// Compilers turn a loop over rows around a loop over lanes on its side, if the rows lie at equal
-/// distances: a register then takes one number of each row, and each is loaded and stored by
-/// itself.
+/// If rows lie at equal distances, compilers may exchange a loop over rows with the loop over lanes
+/// inside it. A register then takes one number of each row, and each number is loaded and stored
+/// separately.
 macro_rules! unrolled {
     ($number:ident => $body:block) => {
         unrolled!(@ $number $body 0 1 2 3 4 5 6 7)

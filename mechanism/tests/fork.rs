@@ -35,8 +35,8 @@ fn shard(source: NoiseSource) -> ReleaseShard {
 /// Epochs that are released together.
 const EPOCHS: usize = 3;
 
-/// Returns the releases of parent and child for a run of epochs, after this number of epochs had
-/// their noise before the fork.
+/// Returns the releases of parent and child for a run of epochs. The noise of `drawn` epochs was
+/// drawn before the fork.
 fn releases(source: NoiseSource, drawn: usize) -> [Vec<i128>; 2] {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("child");

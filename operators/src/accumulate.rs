@@ -47,8 +47,8 @@ impl<'scope> Accumulate<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
     }
 }
 
-/// Sums the records of each (key, epoch) on this worker, and sends what `give` makes of the sums of
-/// an epoch when it closes.
+/// Sums the records of each (key, epoch) on this worker. When an epoch closes, passes its sums to
+/// `give` and sends the result.
 pub(crate) fn accumulate_with<'scope, T: 'static, I: IntoIterator<Item = T>>(
     records: StreamVec<'scope, u64, QuantisedRecords>,
     name: &str,
@@ -88,10 +88,10 @@ pub(crate) fn accumulate_with<'scope, T: 'static, I: IntoIterator<Item = T>>(
     })
 }
 
-/// Coordinates of the accumulators of closed epochs that are kept for later ones.
+/// Number of coordinates of accumulators of closed epochs that are kept for later epochs.
 const SPARE_COORDINATES: usize = 1 << 18;
 
-/// What one worker knows of an epoch's records.
+/// The sums and entities of an epoch's records on one worker.
 pub(crate) struct SummedRecords {
     pub(crate) sums: Accumulators,
     /// Keys with their entities, as in [`BoundedRecords`](crate::BoundedRecords).
@@ -109,7 +109,7 @@ impl<N: FnMut() -> SummedRecords> EpochSums<'_, N> {
         self.open.entry(epoch).or_insert_with(&mut self.new)
     }
 
-    /// Adds records to the sums of their epochs. Those of epochs before `time` join that one.
+    /// Adds records to the sums of their epochs. Records of epochs before `time` join epoch `time`.
     fn add(
         &mut self,
         records: &QuantisedRecords,

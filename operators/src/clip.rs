@@ -8,9 +8,10 @@ use timely::dataflow::channels::pact::Pipeline;
 /// Bounds the effect of each record.
 pub trait Clip<'scope> {
     /// Clips every record to the ζ-ball and rounds it to the ball's integer grid. A record that is
-    /// not finite is dropped, because one NaN would poison a sum; where counts are public it counts
-    /// as the centre. With [indicators](crate::MeasurementBuilder::with_indicators) a value that is
-    /// not finite is missing, and a record is dropped if all are.
+    /// not finite is dropped, because one NaN would make a sum NaN. If counts are public, such a
+    /// record counts as the centre instead. With
+    /// [indicators](crate::MeasurementBuilder::with_indicators) a value that is not finite is
+    /// missing, and a record is dropped only if all its values are missing.
     ///
     /// The fault is raised by a batch that does not divide into rows. If the measurement protects
     /// entities, it is also raised by records that did not pass
@@ -86,7 +87,7 @@ fn quantise(
     Ok(QuantisedRecords { measurement: measurement.id(), keys, epochs, rows, sent, key_entities })
 }
 
-/// Removes the rows of these numbers, which ascend.
+/// Removes the rows with these indices, which ascend.
 fn leave_out<T>(column: &mut Vec<T>, rows: &[usize]) {
     if !rows.is_empty() {
         let (mut rows, mut row) = (rows.iter().peekable(), 0..);

@@ -1,4 +1,4 @@
-//! `commit`: makes epochs durable before anyone sees them.
+//! `commit`: makes epochs durable before they are published.
 
 use crate::closing::{HeldTime, least_frontier};
 use crate::{CommitPlan, Fault, ReleasedEpoch, ShardRelease};
@@ -18,11 +18,11 @@ pub struct EpochCommit<M> {
     pub marks: Vec<M>,
     /// Exact sums of all keys end to end, shard by shard. **Private.**
     pub sums: Vec<Sums>,
-    /// Encoder states by shard after this epoch if a checkpoint is due, else empty. **Private.**
+    /// Encoder states by shard after this epoch. Empty unless a checkpoint is due. **Private.**
     pub states: Vec<(u32, Zeroizing<Vec<u8>>)>,
 }
 
-/// A durable log of epochs. A closure that takes the epochs is one, too.
+/// A durable log of epochs. A closure that takes the epochs is also a log.
 pub trait CommitLog<M>: 'static {
     /// Makes these epochs durable, in order, with one sync for all of them. They may be published
     /// once this returns.
@@ -167,7 +167,7 @@ impl<M> PendingEpochs<M> {
         self.marks.sort_by_key(|(epoch, _)| *epoch);
         let closed = self.marks.partition_point(|(epoch, _)| *epoch < end);
         let mut marks = self.marks.drain(..closed).peekable();
-        // By shard, and there by epoch.
+        // Sorted by shard, and within a shard by epoch.
         self.releases.sort_by_key(|release| (release.shard, release.first));
         let mut of_shards: Vec<_> = self
             .releases

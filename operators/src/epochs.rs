@@ -11,10 +11,10 @@ pub trait SplitEpochs<'scope> {
     /// Sends every record at the time of its epoch.
     ///
     /// The source assigns epochs by a [`Schedule`](hushflow_mechanism::epochs::Schedule), which
-    /// reads only the record and the public clock. The source must send at a time not above the
-    /// oldest open epoch and hold its capability there: then every epoch closes when the clock says
-    /// so. A record whose epoch is below the time at which it was sent joins the epoch of that
-    /// time.
+    /// reads only the record and the public clock. The source must send at a time that is at most
+    /// the oldest open epoch, and hold its capability there. Then every epoch closes when the clock
+    /// passes its end. A record whose epoch is before the time at which it was sent joins the epoch
+    /// of that time.
     ///
     /// A batch needs one key, one epoch and the same number of values for every record, and an
     /// entity and a position for all records or for none. Any other batch passes without keys, and

@@ -28,7 +28,7 @@ pub struct Records {
     pub entities: Vec<Entity>,
     /// Public position of each record's row in the stream. Positions rise within a batch, and
     /// batches are runs of the stream. Required if entities are protected or windows are read as a
-    /// whole; else it may be empty.
+    /// whole; otherwise it may be empty.
     pub positions: Vec<u64>,
 }
 
@@ -125,7 +125,7 @@ pub struct ShardRelease {
     pub(crate) first: u64,
     /// The sums of each epoch.
     pub(crate) sums: Vec<Sums>,
-    /// The values of all epochs, as many of each.
+    /// The values of all epochs, epoch after epoch, with the same number for each.
     pub(crate) values: Released,
     /// The encoder's state after the last epoch if a checkpoint is due.
     pub(crate) state: Option<Zeroizing<Vec<u8>>>,
@@ -150,7 +150,7 @@ impl ShardRelease {
         self.first..self.first + self.sums.len() as u64
     }
 
-    /// Shares the values of one of its epochs.
+    /// Returns the values of one of its epochs without copying them.
     pub(crate) fn values_of(&self, epoch: u64) -> Released {
         let width = self.values.row().len() / self.sums.len().max(1);
         let start = (epoch - self.first) as usize * width;

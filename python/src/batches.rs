@@ -18,14 +18,14 @@ use crate::errors::Failure;
 /// The number of a key that the pipeline does not list.
 const UNLISTED: u32 = u32::MAX;
 
-/// Rows that are sent at once: few enough that their values stay in a processor's own cache.
+/// Number of rows that are sent at once: few enough that their values fit a processor's own cache.
 pub(crate) const CHUNK: usize = 1 << 12;
 
-/// Chunks whose memory is kept for later batches: those of a million rows.
+/// Number of chunks whose memory is kept for later batches: those of a million rows.
 pub(crate) const KEPT_CHUNKS: usize = (1 << 20) / CHUNK;
 
-/// Memory of chunks that were sent: fresh pages of the operating system would take longer than the
-/// work on them. Wiped.
+/// Memory of sent chunks, wiped and reused. New pages of the operating system would take longer
+/// than the work on the values.
 #[derive(Clone, Default)]
 pub(crate) struct ChunkPool(Arc<Mutex<Vec<Vec<f64>>>>);
 
@@ -34,7 +34,7 @@ impl ChunkPool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a chunk of this length, with any values.
+    /// Returns a chunk of this length. Its values are arbitrary.
     fn take(&self, length: usize) -> Vec<f64> {
         let mut chunk = self.chunks().pop().unwrap_or_default();
         if chunk.capacity() < length {
@@ -58,11 +58,11 @@ impl ChunkPool {
 pub(crate) struct Columns<'a> {
     /// The values of each column.
     pub(crate) values: Vec<ArrayView1<'a, f64>>,
-    /// Numbers of the keys; none without keys.
+    /// Numbers of the keys; `None` without keys.
     pub(crate) keys: Option<ArrayView1<'a, u32>>,
     /// Event times in microseconds since 1970; without them all rows join the current epoch.
     pub(crate) times: Option<ArrayView1<'a, i64>>,
-    /// Names of the entities, empty where missing; none unless entities are protected.
+    /// Names of the entities, empty where missing; `None` unless entities are protected.
     pub(crate) entities: Option<Vec<String>>,
 }
 
@@ -304,7 +304,7 @@ impl BatchRules {
     }
 }
 
-/// Rows that are turned together: few enough that they stay in the nearest cache.
+/// Number of rows that are transposed together: few enough that they fit the nearest cache.
 const TURNED: usize = 64;
 
 /// Returns the values of some rows, row by row.

@@ -1,8 +1,8 @@
 //! The Python module `hushflow._hushflow`: the library behind the package `hushflow`.
 //!
-//! It has no logic of its own. Values of Python become values of the library and back, errors
-//! become exceptions with the same messages, and work runs without the interpreter's lock while
-//! signals are honoured. The typed face of the package is in `python/hushflow/`.
+//! It has no logic of its own. It converts Python values to library values and back, and errors to
+//! exceptions with the same messages. Work runs without the interpreter's lock, and signals still
+//! work. The typed interface of the package is in `python/hushflow/`.
 
 mod accounting;
 mod batches;

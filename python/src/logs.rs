@@ -1,4 +1,4 @@
-//! The public side of a state directory: views as columns, releases as they come, and checks.
+//! The public side of a state directory: views as columns, new releases, and checks.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -23,7 +23,7 @@ use pyo3::types::PyDict;
 use crate::errors::Failure;
 use crate::process::{SIGNALS, interruptible};
 
-/// Epochs that a follower reads ahead of its caller.
+/// Number of epochs that a follower reads ahead of its caller.
 const AHEAD: usize = 16;
 
 /// Selection from a log.
@@ -234,8 +234,8 @@ impl Log {
         Ok(found)
     }
 
-    /// The lines of one epoch as JSON, those of the newest one by default, and its number; none
-    /// before the first release.
+    /// The lines of one epoch as JSON, by default of the newest one, and its number; `None` before
+    /// the first release.
     #[pyo3(signature = (options, epoch = None))]
     fn lines(
         &self,
@@ -286,7 +286,7 @@ impl Log {
                 Ok(())
             };
             if let Err(failure) = followed() {
-                // Nobody waits any more if it can't be sent.
+                // If this can't be sent, the caller has gone.
                 let _ = sender.send(Err(failure));
             }
         };
@@ -295,7 +295,7 @@ impl Log {
         Ok(Follow { receiver: Mutex::new(receiver), stop })
     }
 
-    /// Checks checksums, order and hash chain of the log, that it holds what was committed, and its
+    /// Checks checksums, order and hash chain of the log, its match with committed epochs, and its
     /// guarantee.
     fn verify<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let directory = self.directory.clone();
@@ -340,7 +340,7 @@ impl Log {
 /// Lines of JSON.
 fn text(subject: &Subject, epoch: &EpochEstimates) -> String {
     let mut lines = Vec::new();
-    // Memory takes everything.
+    // Writing to memory does not fail.
     let _ = LineWriter::new(subject, OutputFormat::Json).write(epoch, &mut lines);
     String::from_utf8_lossy(&lines).into_owned()
 }
@@ -373,7 +373,7 @@ impl Follow {
         }
     }
 
-    /// Ends the iteration after what has been published.
+    /// Ends the iteration after the epochs published so far.
     fn stop(&self) {
         self.stop.set();
     }

@@ -1,4 +1,4 @@
-//! Correlated noise for trainers that add it themselves.
+//! Correlated noise for training code that adds the noise itself.
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};

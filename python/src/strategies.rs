@@ -78,14 +78,14 @@ impl Strategy {
         self.made.as_ref().ok_or_else(refused)
     }
 
-    /// Returns the strategy that runs, and what it was made for.
+    /// Returns the strategy that runs, and its purpose.
     pub(crate) fn running(&self) -> Result<(Arc<dyn Runs>, Purpose), Failure> {
         let (candidate, purpose) = self.made()?;
         Ok((that_runs(candidate)?, purpose.clone()))
     }
 
-    /// Returns the strategy that runs for this many steps: the existing one, or else one made for
-    /// this participation.
+    /// Returns the strategy that runs for this many steps: the existing one, or otherwise one made
+    /// for this participation.
     pub(crate) fn of_run(
         &self,
         py: Python<'_>,
@@ -213,7 +213,7 @@ impl Strategy {
         format!("Strategy({:?}, workload={:?}{horizon}{participation})", self.name(), self.workload())
     }
 
-    /// It never changes, so it is its own copy: scikit-learn's `clone` copies parameters.
+    /// Returns itself, because it never changes. scikit-learn's `clone` copies parameters.
     fn __copy__<'py>(slf: PyRef<'py, Self>) -> PyRef<'py, Self> {
         slf
     }

@@ -23,8 +23,8 @@ use crate::process::Owner;
 use crate::process::interruptible;
 use crate::strategies::Strategy;
 
-/// Number of values copied from an array at a time. Copies are read twice; the array itself, which
-/// other threads may change, only once.
+/// Number of values copied from an array at a time. Each value is needed twice, but is read only
+/// once from the array, which other threads may change.
 const BLOCK: usize = 1 << 18;
 
 /// The guarantee of a training run, and the records of each step.
@@ -181,7 +181,7 @@ impl PrivateAdam {
         let work = move || {
             let encoded = Strategies::shared(strategy);
             let correlated = encoded.clone().correlated();
-            // Use noise that is correlated in integers where the strategy allows it: it needs no
+            // Use noise that is correlated in integers if the strategy allows it: it needs no
             // decoding.
             let fits = plan.expected_noise(parameters.len(), &correlated, &Workload::Prefix).is_ok();
             let journal = journal.map(|path| Journal::open(&path)).transpose();

@@ -1,10 +1,10 @@
 //! Warnings about a budget before it is spent.
 
-/// The largest δ that passes without a word, whatever the number of records.
+/// Largest δ without a warning if the number of records is unknown.
 const LARGE_DELTA: f64 = 1e-3;
 
-/// Returns a warning if a mechanism that publishes a random record as it is would be as private: if
-/// δ is not below one over the number of records or entities, if that is known, or large anyway.
+/// Returns a warning if δ is too large: at least one over the number of records or entities, if
+/// that is known, or above [`LARGE_DELTA`]. Publishing a random record as it is has such a δ.
 pub(super) fn large_delta(delta: f64, units: Option<f64>) -> Option<String> {
     let is_large = delta > LARGE_DELTA || units.is_some_and(|units| delta * units >= 1.0);
     is_large.then(|| {

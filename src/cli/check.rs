@@ -1,5 +1,5 @@
-//! `hushflow check`: reads the real source as a run does, and shows the operator what a run would
-//! make of it.
+//! `hushflow check`: reads the real source as a run does, and shows the operator how a run would
+//! treat it.
 
 mod json;
 mod notes;
@@ -27,13 +27,13 @@ use super::train::print_check;
 use super::{CliError, ColorChoice};
 use report::CheckReport;
 
-/// Rows of a source without an end that are read.
+/// Maximum number of rows that are read from a source without an end.
 const ENDLESS_ROWS: u64 = 100_000;
 
-/// Silence after which a source without an end is not read further.
+/// Silence after which reading of a source without an end stops.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// How long to wait for a server that is away, or that holds rows back.
+/// Maximum wait for a server that is away, or that holds rows back.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A state directory that does not exist.
@@ -147,7 +147,7 @@ fn limits(
     Ok(DryRunLimits { rows: arguments.rows.or(is_endless.then_some(ENDLESS_ROWS)), control, spread: false })
 }
 
-/// Returns what would stop a run besides its rows: the state directory, or the budget.
+/// Returns the problems other than rows that would stop a run: the state directory, or the budget.
 fn obstacles(pipeline: &Pipeline, publication: &Publication, state: &Path) -> Result<Vec<Problem>, CliError> {
     let mut found = Vec::new();
     let mut add =

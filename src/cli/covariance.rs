@@ -154,7 +154,7 @@ fn bounds(text: &str) -> Result<(f64, f64), String> {
 }
 
 impl CovarianceArguments {
-    /// Returns the method: as given, or by the other arguments.
+    /// Returns the method: the given one, or the one that the other arguments require.
     fn method(&self) -> CovarianceMethod {
         let of_pace = self.dot.is_some() || self.pace_flags().into_iter().any(|(_, given)| given);
         match self.method {

@@ -1,5 +1,5 @@
-//! `hushflow health`: asks a run or a page whether it is alive or ready. Images without a shell
-//! need no other program for their health check.
+//! `hushflow health`: asks a run or a page whether it is alive or ready. Container images without a
+//! shell can use it as their health check.
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Help texts that fit the terminal: the commands of examples break at `\` only.
+//! Help texts that fit the terminal. Commands of examples break only at `\`.
 
 use std::ffi::OsString;
 use std::iter::once;
@@ -8,16 +8,16 @@ use console::Term;
 
 use super::Arguments;
 
-/// Widest text, and its width where there is no terminal.
+/// Maximum width of a text, and the width without a terminal.
 const WIDEST: usize = 100;
 
 /// The name of the program.
 const PROGRAM: &str = "hushflow";
 
-/// Narrowest text with descriptions beside their flags. In a narrower one they stand below.
+/// Minimum width of a text with descriptions beside their flags instead of below.
 const NARROW: usize = 60;
 
-/// Reads arguments. Prints help or an error and exits if that is what they ask for.
+/// Reads arguments. If they request help or are invalid, prints help or an error and exits.
 pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Arguments {
     let terminal = [Term::stdout(), Term::stderr()].iter().find_map(Term::size_checked);
     let width = terminal.map_or(WIDEST, |(_, width)| usize::from(width).clamp(20, WIDEST));
@@ -48,7 +48,7 @@ fn with_usage(command: Command, width: usize) -> Command {
     let mut parts: Vec<String> = Vec::new();
     for word in usage.split_whitespace().skip(1) {
         match parts.last_mut() {
-            // A flag stays with its value.
+            // A flag stays on the line of its value.
             Some(part) if part.starts_with("--") && !part.contains(' ') => part.extend([" ", word]),
             _ => parts.push(word.into()),
         }
@@ -89,7 +89,7 @@ fn paragraph(line: &str, width: usize) -> Vec<String> {
     }
 }
 
-/// Breaks a command before its flags and operators, and moves the note behind it below.
+/// Breaks a command before its flags and operators, and moves the note after it to the next line.
 fn example(line: &str, width: usize) -> Vec<String> {
     if line.chars().count() <= width {
         return vec![line.into()];
@@ -116,7 +116,7 @@ fn example(line: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Puts words behind `lead`, in lines that end in `mark` where they are continued.
+/// Appends words to `lead`, in lines that end in `mark` if they are continued.
 fn broken<'a>(
     words: impl Iterator<Item = &'a str>,
     lead: &str,
@@ -166,7 +166,7 @@ Examples:
         assert_eq!(fitted("One claim. Another one.\n\nA third.", 12), "One claim.\nAnother one.\n\nA third.");
     }
 
-    /// A path or an argument of an example is not broken.
+    /// Paths and arguments of examples are not broken.
     #[test]
     fn no_help_is_wider_than_the_terminal() {
         for width in [40, 60, 80, 100] {

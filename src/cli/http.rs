@@ -1,4 +1,4 @@
-//! Arguments of what a command serves by HTTP: its certificate, and the names that it answers to.
+//! HTTP arguments of a command: its certificate, and its host names.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ pub(crate) struct HttpArguments {
 }
 
 impl HttpArguments {
-    /// Returns where to serve, if `address` is given, which `flag` names.
+    /// Returns the endpoint if `address` is given; `flag` names the flag of the address.
     ///
     /// # Errors
     /// If a certificate or a name is given and nothing is served.
@@ -62,7 +62,7 @@ impl HttpArguments {
 
 /// Names the flags in a message about the fields of a pipeline file.
 pub(super) fn with_flags(message: &str) -> String {
-    // No name is a part of another one.
+    // No field name is a part of another one.
     ["tls_roots", "tls_client_roots", "tls_certificate", "tls_key", "tls_server_name"]
         .iter()
         .fold(message.into(), |message: String, field| {

@@ -53,7 +53,7 @@ impl LogArguments {
         let mut layers: Vec<LogLayer> = Vec::new();
         if self.log.is_some() {
             let lines = fmt::layer().with_writer(stderr).with_ansi(false);
-            // Spans are for telemetry: a line stands alone.
+            // Spans are for telemetry. Lines have no context of spans.
             let events = filter_fn(|metadata| metadata.is_event());
             layers.push(match self.log_format {
                 LogFormat::Text => lines.with_filter(events).boxed(),

@@ -115,8 +115,8 @@ pub(super) fn table(rows: &[Vec<String>]) -> String {
     rows.iter().flat_map(|row| row.iter().enumerate().map(cell).chain(["\n".into()])).collect()
 }
 
-/// Formats rows as columns if these fit the terminal, else each row as a list of its cells by
-/// their titles.
+/// Formats rows as columns if these fit the terminal. Otherwise formats each row as a list of its
+/// cells with their titles.
 pub(super) fn fitting_table(rows: &[Vec<String>]) -> String {
     fit_table(rows, terminal_width().unwrap_or(usize::MAX))
 }

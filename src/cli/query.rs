@@ -92,7 +92,7 @@ fn bounds(text: &str) -> Result<(f64, f64), String> {
 }
 
 impl QueryArguments {
-    /// Returns the workload; `cells` is the number of cells if public arguments tell it.
+    /// Returns the workload; `cells` is the number of cells if public arguments determine it.
     fn workload(&self, cells: Option<usize>) -> Result<QueryWorkload, CliError> {
         let counted = || {
             cells.ok_or_else(|| {
@@ -254,7 +254,7 @@ impl QueryReport<'_> {
         (error / bound - 1.0).max(0.0)
     }
 
-    /// One object. The answers are written one by one: there may be millions.
+    /// One object. The answers are written one by one, because there may be millions.
     fn json(&self) -> impl Serialize {
         #[derive(Serialize)]
         struct Answer {

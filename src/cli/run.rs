@@ -29,10 +29,10 @@ use super::plan::refusal;
 use super::signals::stopped_by_signals;
 use super::{CliError, ReleaseFormatArguments, thousands};
 
-/// How long a stopped run waits for the reader of its output.
+/// Time that a stopped run waits for the reader of its output.
 const READERS: Duration = Duration::from_millis(500);
 
-/// How long a process waits for the other processes of its cluster.
+/// Time that a process waits for the other processes of its cluster.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Arguments of `hushflow run`.
@@ -115,9 +115,9 @@ pub(crate) struct RunArguments {
 }
 
 impl RunArguments {
-    /// Whether standard error shows exact counts and what else is private: a person reads it, or
-    /// has asked. Elsewhere it may end in the log of a service, so it depends on public facts
-    /// alone.
+    /// Whether standard error shows exact counts and other private facts: only if a person reads it
+    /// or asked for them. Otherwise it may end in the log of a service, so it depends on public
+    /// facts alone.
     fn shows_private(&self) -> bool {
         self.counters || stderr().is_terminal()
     }
@@ -279,8 +279,8 @@ fn print_hidden_note(pipeline: &Path, preflight: Preflight) {
     ));
 }
 
-/// Waits until all output is written. If the run was stopped, gives up when nobody reads the
-/// output.
+/// Waits until all output is written. If the run was stopped and the output has no active reader,
+/// gives up.
 fn finish(output: SinkThread, options: &RunOptions) -> Result<(), SinkError> {
     match output.finish_while_taken(|| options.control.is_stopped(), READERS) {
         Some(outcome) => outcome,
@@ -291,7 +291,7 @@ fn finish(output: SinkThread, options: &RunOptions) -> Result<(), SinkError> {
     }
 }
 
-/// A share of one row in this many that are unusable is worth a hint.
+/// A hint is printed if at least one row in this many is unusable.
 const MANY_UNUSABLE: u64 = 20;
 
 /// Prints the summary, and the command that reads the log.

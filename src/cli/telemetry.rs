@@ -5,7 +5,7 @@
 //! [`PRIVATE_LOG`](crate::control::PRIVATE_LOG), and stays on standard error.
 //!
 //! Events and spans go into bounded queues and are sent by threads of the SDK. A full queue drops
-//! them, so no collector can delay a run. At the end, what is left is sent within two seconds.
+//! them, so no collector can delay a run. At the end, the rest is sent within two seconds.
 
 use tracing_subscriber::{Layer, Registry};
 
@@ -14,7 +14,7 @@ pub(super) use absent::Telemetry;
 #[cfg(feature = "otel")]
 pub(super) use otlp::Telemetry;
 
-/// A layer over the layers before it.
+/// A layer on top of the previous layers.
 pub(super) type LogLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 #[cfg(not(feature = "otel"))]
@@ -60,13 +60,13 @@ mod otlp {
     use crate::cli::CliError;
     use crate::cli::telemetry::LogLayer;
 
-    /// Time for one request.
+    /// Time limit of a request.
     const TIMEOUT: Duration = Duration::from_secs(2);
 
-    /// Time at the end for what is left of spans, and for what is left of the log.
+    /// Time limits at the end, for the remaining spans and for the remaining log.
     const LAST_TIMEOUT: Duration = Duration::from_secs(1);
 
-    /// Longest answer of a collector.
+    /// Maximum length of an answer of a collector.
     const ANSWER_LIMIT: u64 = 1 << 20;
 
     /// Exporters of the log and of spans, which send the rest when this is dropped.
@@ -128,14 +128,14 @@ mod otlp {
         }
     }
 
-    /// Only what this crate says is known to be public.
+    /// Whether an event may be exported: only events of this crate are known to be public.
     fn is_exported(metadata: &Metadata<'_>) -> bool {
         metadata.target().starts_with("hushflow") && metadata.target() != PRIVATE_LOG
     }
 
     impl Drop for Telemetry {
         fn drop(&mut self) {
-            // A collector that is away is not a fault of the run.
+            // An unavailable collector is not a fault of the run.
             let _ = self.spans.shutdown_with_timeout(LAST_TIMEOUT);
             let _ = self.logs.shutdown_with_timeout(LAST_TIMEOUT);
         }

@@ -24,7 +24,7 @@ use super::{CliError, thousands};
 pub(super) use plan::{print_check, print_plan};
 use report::StepTable;
 
-/// Lines of the table of steps.
+/// Number of lines in the table of steps.
 const LINES: u64 = 20;
 
 /// Arguments of `hushflow train`.

@@ -1,12 +1,12 @@
 //! Streams stored on a server: ordered entries, each with the position after it.
 //!
 //! A position is the server's own number of the entry. Our own log records it with each committed
-//! epoch. So nothing is acknowledged to the server and nothing is redelivered: a restarted run
-//! continues at the recorded number, and each entry counts once. A message that the server stores
-//! twice is two entries, so a publisher that may repeat itself should use the server's
-//! deduplication (ids of messages or entries).
+//! epoch. So no acknowledgements or redeliveries are needed: a restarted run continues at the
+//! recorded number, and each entry counts once. A message that the server stores twice is two
+//! entries, so a publisher that may repeat itself should use the server's deduplication (ids of
+//! messages or entries).
 //!
-//! Entries are read one by one on demand, so a slow pipeline holds up the connection and needs no
+//! Entries are read one by one on demand, so a slow pipeline delays the connection and needs no
 //! buffer. An unreachable server is retried until it is back or the run is stopped. A check gives
 //! up after a while.
 
@@ -43,7 +43,7 @@ pub(super) trait ServerStream: fmt::Debug + Clone + Send + Sync + 'static {
         0
     }
 
-    /// When an entry last arrived; shared by streams that end together by silence.
+    /// Time at which an entry last arrived. Streams that end together after a silence share it.
     fn activity(&self) -> Activity {
         Activity::default()
     }
@@ -79,7 +79,7 @@ pub(super) fn origin(stream: impl ServerStream, shape: &RowLayout, control: &Con
     Box::new(StreamOrigin { stream, shape: shape.clone(), control: control.clone() })
 }
 
-/// When an entry last arrived or a server was unreachable.
+/// Time at which an entry last arrived or a server was last unreachable.
 #[derive(Clone, Debug)]
 pub(super) struct Activity(Arc<Mutex<Instant>>);
 
@@ -101,11 +101,11 @@ impl Activity {
 
 /// A connection that delivers entries in order.
 pub(crate) trait Entries: Send {
-    /// Reads the next entry into `row` and returns the position after it; `None` if none has
-    /// arrived for a moment.
+    /// Reads the next entry into `row` and returns the position after it; `None` if no
+    /// entry arrives within a short wait.
     fn next(&mut self, row: &mut Row, form: &mut EntryParser) -> Result<Option<Position>, RequestError>;
 
-    /// Whether the next entry can be read without waiting. May return false for an entry that can.
+    /// Whether the next entry can be read without waiting. May return false even if it can.
     fn has_buffered_row(&self) -> bool;
 
     /// Whether entries are known to be there that can't be read yet, so the stream is not idle.
@@ -171,7 +171,7 @@ struct StreamRows<S> {
     has_connected: bool,
     /// Whether a row was read.
     has_rows: bool,
-    /// Since when the server has held rows back or was unreachable.
+    /// Time from which on the server has held rows back or was unreachable.
     waits_since: Instant,
     backoff: Backoff,
     activity: Activity,
@@ -207,7 +207,7 @@ impl<S: ServerStream> StreamRows<S> {
         true
     }
 
-    /// Whether to wait on for entries that the server holds back.
+    /// Whether to keep waiting for entries that the server holds back.
     fn waits_on(&self, entries: &dyn Entries) -> bool {
         if !self.control.gives_up(self.waits_since) {
             return true;

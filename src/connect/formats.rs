@@ -68,10 +68,10 @@ pub(crate) const TIME_FORMAT: FieldDefinition = FieldDefinition::optional(
 
 /// The formats of a source's records.
 pub(crate) struct AllowedFormats {
-    /// The default format; without one the extension of the path decides.
+    /// The default format; `None` if the extension of the path decides.
     pub(super) default: Option<Format>,
     pub(super) allowed: &'static [Format],
-    /// Message for another format, if the source has its own.
+    /// Message for another format, if the source has a special one.
     pub(super) expected: Option<&'static str>,
     /// Whether each record is one message, which has no header and can't be corrected.
     pub(crate) are_messages: bool,
@@ -99,7 +99,7 @@ impl AllowedFormats {
 pub(crate) struct RecordFormat {
     pub(crate) format: Format,
     pub(crate) header: Option<Vec<String>>,
-    /// How times are written, if not in RFC 3339.
+    /// Format of times other than RFC 3339.
     pub(crate) time_format: Option<TimeFormat>,
 }
 

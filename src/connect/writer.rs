@@ -41,10 +41,10 @@ pub(crate) trait Outlet<C: ?Sized>: Send {
     /// Opens the destination, for the first time or again after an error, and returns its content.
     fn open(&mut self) -> Result<OutletContent, RequestError>;
 
-    /// Writes the epoch after the last whole one, skipping what is already there.
+    /// Writes the epoch after the last whole one, and skips the lines that are already written.
     fn append(&mut self, epoch: &EpochStamp, content: &C) -> Result<(), RequestError>;
 
-    /// Writes what it holds back, once everything published has been appended.
+    /// Writes buffered content, after everything published has been appended.
     fn settle(&mut self) -> Result<(), RequestError> {
         Ok(())
     }
@@ -89,7 +89,7 @@ impl EpochStamp {
         Some(EpochStamp { epoch: value["epoch"].as_u64()?, generation: value["generation"].as_u64()?, chain })
     }
 
-    /// Whether one log can hold both: a later epoch is never drawn by an earlier run.
+    /// Whether one log can hold both: the generation never falls from an epoch to a later one.
     pub(crate) fn agrees(&self, other: &EpochStamp) -> bool {
         match self.epoch.cmp(&other.epoch) {
             std::cmp::Ordering::Less => self.generation <= other.generation,

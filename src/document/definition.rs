@@ -1,4 +1,4 @@
-//! Definitions of sections and fields. One table serves to read, explain and check a document.
+//! Definitions of sections and fields. One table is used to read, explain and check a document.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ pub(crate) struct SectionDefinition {
     pub(crate) fields: &'static [FieldDefinition],
     /// Fields that only some of these sections have.
     pub(crate) groups: fn() -> Vec<FieldGroup>,
-    /// Alternatives; exactly one must be present: a field, or one with a value
+    /// Alternatives, of which exactly one must be present: a field, or a field with a value
     /// (`field = value`, as TOML). Empty if there are none.
     pub(crate) one_of: fn() -> Vec<String>,
     /// Rules on several of its fields, and on those of sections inside it.
@@ -53,7 +53,7 @@ pub(crate) struct FieldDefinition {
     pub(crate) privacy: &'static str,
 }
 
-/// Whether a field must be present, and what holds without it.
+/// Whether a field must be present, and the behaviour if it is absent.
 #[derive(Clone, Copy)]
 pub(crate) enum Presence {
     Required,
@@ -68,8 +68,8 @@ pub(crate) enum Presence {
 pub(crate) enum FieldType {
     /// Any text that is not empty.
     Text,
-    /// A text in a form of its own, which the error message describes, and a pattern that all such
-    /// texts match.
+    /// A text in a special form. The error message describes the form, and all such texts match the
+    /// pattern.
     Form(&'static str, &'static str),
     /// A text in one of these forms.
     Forms(fn() -> Vec<Form>),
@@ -111,7 +111,7 @@ pub(crate) struct Form {
     pub(crate) about: &'static str,
 }
 
-/// A word and the value that it stands for.
+/// A word and its value.
 pub(crate) struct Word<T: 'static> {
     pub(crate) name: &'static str,
     pub(crate) value: T,
@@ -173,7 +173,7 @@ impl FieldType {
         FieldType::Count { least, most: u64::MAX }
     }
 
-    /// Suggests the word that a text may mean, at the end of a message; nothing if there is none.
+    /// Suggests the word that a text may mean, at the end of a message. Empty if there is none.
     pub(crate) fn meant(self, found: &str) -> String {
         let (Self::Forms(forms) | Self::Words(forms)) = self else { return String::new() };
         let forms = forms();
@@ -240,7 +240,7 @@ impl FieldDefinition {
         Self::new(key, value, Presence::Required, example, about)
     }
 
-    /// A field that may be absent; `without` is what holds then.
+    /// A field that may be absent; `without` describes the behaviour then.
     pub(crate) const fn optional(
         key: &'static str,
         value: FieldType,
@@ -262,12 +262,12 @@ impl FieldDefinition {
         Self::new(key, value, Presence::Default(default), example, about)
     }
 
-    /// States what the field costs in privacy.
+    /// States the privacy cost of the field.
     pub(crate) const fn costs(self, privacy: &'static str) -> Self {
         Self { privacy, ..self }
     }
 
-    /// The line to add, for messages.
+    /// Returns the line that a user should add, for messages.
     pub(crate) fn remedy(&self) -> String {
         match self.value.section() {
             None => {
@@ -292,7 +292,7 @@ impl FieldDefinition {
 }
 
 impl SectionDefinition {
-    /// Without groups and alternatives.
+    /// A section without fields, groups and alternatives.
     pub(crate) const EMPTY: SectionDefinition = SectionDefinition {
         heading: "",
         about: "",

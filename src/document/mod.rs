@@ -135,8 +135,8 @@ impl<'a> Section<'a> {
         Section { document, table, definition, name: String::new(), span: 0..0, read_keys }
     }
 
-    /// Returns the definition of the field `key`. A test reads every section, so a field that is
-    /// missing in its table is found there.
+    /// Returns the definition of the field `key`. A test reads every section, so it finds fields
+    /// that have no definition.
     fn definition(&self, key: &str) -> &'static FieldDefinition {
         let heading = self.definition.heading;
         let definition = self.definition.field(key);
@@ -228,8 +228,8 @@ impl<'a> Section<'a> {
         field.map(|field| field.value)
     }
 
-    /// Returns the value of the text `key` if present. `parse` returns none for a text that is not
-    /// in the form of its definition.
+    /// Returns the value of the text `key` if present. `parse` returns `None` for a text that is
+    /// not in the form of its definition.
     pub(crate) fn form<T>(&self, key: &'static str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let value = self.definition(key).value;
         let expected = value.expected();
@@ -299,8 +299,8 @@ impl<'a> Section<'a> {
         self.document.report(self.span.clone(), &self.name, message);
     }
 
-    /// Reports unknown fields. If the section `is_read` without a problem that ends the reading, it
-    /// also reports the fields that were never read: they are for another kind of section.
+    /// Reports unknown fields. If `is_read`, no problem has ended the reading of the section. Then
+    /// it also reports fields that were never read: they belong to another kind of section.
     pub(crate) fn finish(&self, is_read: bool) {
         let broken = self.check_rules();
         let read_keys = self.read_keys.borrow();
@@ -333,7 +333,7 @@ impl<'a> Section<'a> {
         (1..=2).contains(&homes.len()).then(|| homes.join(" or "))
     }
 
-    /// Reports where the rules of the section are broken. Returns the paths of these fields.
+    /// Reports broken rules of the section. Returns the paths of their fields.
     fn check_rules(&self) -> Vec<&'static str> {
         let mut broken = Vec::new();
         for rule in self.definition.rules {
@@ -361,7 +361,7 @@ impl<'a, T> Field<'a, T> {
         self.document.report(self.span.clone(), &self.name, message);
     }
 
-    /// Returns the field if `valid`, else reports what was expected.
+    /// Returns the field if `valid`. Otherwise reports that `expected` was expected.
     pub(crate) fn filter(self, expected: &str, valid: impl Fn(&T) -> bool) -> Option<Self> {
         if valid(&self.value) {
             return Some(self);
@@ -382,7 +382,7 @@ impl<'a, T> Field<'a, T> {
     }
 
     /// Returns the value as written in the file, truncated if it is long. Fields that name a secret
-    /// are not quoted: someone may have written the secret itself.
+    /// are not quoted, because they may contain the secret itself by mistake.
     fn found(&self) -> String {
         if ["_env", "_file"].iter().any(|end| self.name.ends_with(end)) {
             return "another value".into();

@@ -1,10 +1,10 @@
 //! `adam`: the averages m and v of Adam (Kingma & Ba 2015) over the records, and its update.
 //!
 //! The gradients are the records. Adam's averages with their bias correction are weighted means:
-//! the weights `β^(t−i)` of the records of epoch i add up to what the correction divides by. With
-//! n, s and q the weighted count, sum and sum of squares of a column in centred and scaled
-//! coordinates, under β₁ or β₂, c the middle of its bounds and w half their width, in the units of
-//! the column
+//! the correction divides by the sum of the weights `β^(t−i)` of the records of epoch i. Let n, s
+//! and q be the weighted count, sum and sum of squares of a column in centred and scaled
+//! coordinates, under β₁ or β₂. Let c be the middle of its bounds and w half their width. Then in
+//! the units of the column
 //!
 //! ```text
 //! m = c + w z₁,    v = c² + e,    e = 2cw z₂ + w² (1 − r₂) q₂/n₂
@@ -23,9 +23,9 @@
 //! ```
 //!
 //! Noise of s₁ and s₂ has the correlation ρ of the rows of both decoders, and so has that of n₁ and
-//! n₂ ([`noise_correlations`](hushflow_mechanism::view::noise_correlations)). It gives the
+//! n₂ ([`noise_correlations`](hushflow_mechanism::view::noise_correlations)). It determines the
 //! covariance of m and v, and thereby the noise of the update. At the floor v counts as known. For
-//! `pp` q is made of s, and their covariance is left out.
+//! `pp` q is computed from s, and their covariance is left out.
 
 use std::sync::Arc;
 
@@ -345,7 +345,7 @@ impl Estimate for AdamEstimate {
         Reading::with_noise(found.map(|found| found.0), found.map_or(f64::NAN, |found| found.1))
     }
 
-    /// `noise-dominated` where noise hides the v of a column.
+    /// `noise-dominated` if the v of a column is below its floor.
     fn quality(&self) -> Option<&'static str> {
         if let Some(error) = self.columns.iter().find_map(|column| column.as_ref().err()) {
             return Some(quality(Err(error)));

@@ -28,7 +28,7 @@ pub(super) struct ColumnwiseEstimate {
     moments: Moments,
     /// The density of each column alone.
     columns: Vec<Result<Density, DensityError>>,
-    /// Covariances before projection and their noise; NaN where there is no estimate.
+    /// Covariances before projection and their noise; NaN if there is no estimate.
     covariance: (DMatrix<f64>, DMatrix<f64>),
     /// All columns together, with the view's projection.
     density: Result<Density, DensityError>,
@@ -144,11 +144,11 @@ impl ColumnwiseEstimate {
         };
         let interval = if i == j { of(by_column.column(i), 0) } else { of(by_column.pair(i, j)?, 1) };
         let interval = interval?.to_units(widths[i] * widths[j], 0.0);
-        // A projection may move the estimate.
+        // A projection may change the estimate, so the interval is extended to contain it.
         Some(self.covariance((i, j)).map_or(interval, |(covariance, _)| interval.with(covariance)))
     }
 
-    /// `None` without a variance above 0, which some projections leave.
+    /// `None` unless the variance is above 0. Some projections leave a variance of 0.
     fn deviation(&self, column: usize) -> Option<f64> {
         let (variance, _) = self.covariance((column, column))?;
         (variance > 0.0).then(|| variance.sqrt())
@@ -180,7 +180,7 @@ impl ColumnwiseEstimate {
 /// The cell of a correlation whose quotient is beyond ±1 by more than its noise.
 const BEYOND_ONE: &str = "beyond ±1";
 
-/// Returns what is known of a correlation in one word.
+/// Describes the estimate of a correlation in one word.
 fn correlation_word((found, _): (PairCorrelation, Interval)) -> &'static str {
     match found {
         PairCorrelation::Shown(_) => "good",
@@ -189,7 +189,7 @@ fn correlation_word((found, _): (PairCorrelation, Interval)) -> &'static str {
     }
 }
 
-/// Why there is no density although each column has one.
+/// Reason for a missing joint density although each column has one.
 fn pair_error(moments: &ColumnwiseMoments<'_>) -> DensityError {
     let mut pairs = (0..moments.columns()).flat_map(|i| (0..i).map(move |j| (j, i)));
     let error = pairs.find_map(|(i, j)| moments.covariance(i, j).err());

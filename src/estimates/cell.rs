@@ -1,10 +1,10 @@
-//! Cells of a table: numbers with the half-width of their intervals, or the ends of these.
+//! Cells of a table: numbers with the half-width or the ends of their intervals.
 
 use hushflow_mechanism::estimate::intervals::Interval;
 
 use super::CORRELATIONS;
 
-/// Ratio of the sides of an interval above which a table shows its ends instead of ±.
+/// Ratio of the sides of an interval above which a table shows both ends instead of ±.
 const LOPSIDED: f64 = 1.5;
 
 /// A cell of a table.
@@ -16,7 +16,7 @@ pub enum Cell {
     Plain(f64),
     /// The ends of an interval that is longer on one side of its value; one may be infinite.
     Range(f64, f64),
-    /// An upper bound of a value that is not known otherwise.
+    /// An upper bound of a value without an estimate.
     AtMost(f64),
     /// A word in place of a number.
     Word(&'static str),

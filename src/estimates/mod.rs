@@ -1,9 +1,9 @@
-//! Estimators: compute what a view shows from the moments of a key. All of it is post-processing of
+//! Estimators compute the contents of a view from the moments of a key. This is post-processing of
 //! releases and costs no privacy.
 //!
 //! An estimator is one file here and one line of [`ESTIMATORS`]. The file holds its name, its
-//! parameters in `[[views]]`, its flag of `hushflow tail`, what it computes, its fields in JSON and
-//! CSV, its columns in a table and its plot on the page. Everything else finds estimators by the
+//! parameters in `[[views]]`, its flag of `hushflow tail`, its computation, its fields in JSON and
+//! CSV, its columns in a table and its plot on the page. All other code finds estimators by the
 //! table: pipeline files, `tail`, followers, lines, sinks and pages.
 
 mod adam;
@@ -69,13 +69,13 @@ pub struct EstimatorKind {
     pub name: &'static str,
     /// Help text of its name.
     pub help: &'static str,
-    /// Second moments of records without which there is nothing to compute.
+    /// Second moments of records that the estimator needs.
     needs: SecondMoment,
-    /// Histograms without which there is nothing to compute.
+    /// Histograms that the estimator needs.
     histograms: HistogramNeed,
     /// Whether it brings the workloads of its views ([`ViewEstimator::decays`]).
     own_workloads: bool,
-    /// The flag of `tail` that gives all its parameters; none if `tail --view` names it.
+    /// The flag of `tail` that gives all its parameters; `None` if `tail --view` names it.
     pub flag: Option<Flag>,
     /// Its parameters in `[[views]]`.
     pub(crate) fields: &'static [FieldDefinition],
@@ -112,7 +112,7 @@ pub struct LogFacts<'a> {
     pub columns: Option<Vec<&'a str>>,
     /// Second moments of records that the releases determine.
     pub second_moments: SecondMoment,
-    /// How the moments were made private.
+    /// The method that made the moments private.
     pub method: Method,
     /// Whether there is more than one series.
     pub keyed: bool,
@@ -120,7 +120,7 @@ pub struct LogFacts<'a> {
     pub key_bounds: bool,
     /// Whether rows count for the columns that they have (`missing = "by-column"`).
     pub by_column: bool,
-    /// Histograms beside the moments.
+    /// Histograms in addition to the moments.
     pub histograms: &'a [Histogram],
     /// Number of epochs; 0 if it is unknown.
     pub epochs: u64,
@@ -159,7 +159,7 @@ impl LogFacts<'_> {
         }
     }
 
-    /// Returns the position of a column, or reports that there is none of that name.
+    /// Returns the position of a column, or reports that there is no such column.
     fn column(&self, name: &Field<'_, &str>) -> Option<usize> {
         let Some(columns) = &self.columns else { return Some(0) };
         let found = columns.iter().position(|column| *column == name.value);
@@ -183,8 +183,8 @@ impl EstimatorKind {
         Form { usage: self.name.into(), about: self.help }
     }
 
-    /// Returns what the log lacks for this estimator and the consequence; `None` if it lacks
-    /// nothing.
+    /// Returns what the log lacks for this estimator and the consequence; `None` if the log has all
+    /// that is needed.
     pub(crate) fn lacks(&self, log: &LogFacts<'_>) -> Option<(&'static str, &'static str)> {
         let numeric = log.histograms.iter().any(Histogram::is_numeric);
         match self.histograms {
@@ -304,7 +304,7 @@ pub trait ViewEstimator: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns what the page draws.
+    /// Returns the plot of its estimates for the page.
     fn plot(&self, scaled: &ScaledView) -> Plot;
 
     /// Whether its estimates have [densities](Estimate::density).
@@ -313,8 +313,8 @@ pub trait ViewEstimator: fmt::Debug + Send + Sync {
     }
 }
 
-/// The averages of the records that an estimator needs. There is no way to compute an estimate from
-/// fewer.
+/// The averages of the records that an estimator needs. An estimator can be called only with all of
+/// them.
 pub enum Averages<'a> {
     /// The average of the view's workload.
     One(&'a dyn OneAverage),
@@ -355,14 +355,14 @@ pub struct ScaledView {
     pub view: EstimateView,
     /// Names of the columns.
     pub columns: Vec<String>,
-    /// Scales of the columns: an entry for each key if keys have bounds of their own, else one
-    /// entry for all.
+    /// Scales of the columns: an entry for each key if keys have bounds of their own, otherwise
+    /// one entry for all.
     pub key_scales: Vec<ColumnScales>,
     /// The distance between the indicators of a present and a missing value, if values may be
     /// missing one by one
     /// ([`ColumnwiseMoments`](hushflow_mechanism::estimate::by_column::ColumnwiseMoments)).
     pub indicator_step: Option<f64>,
-    /// Whether keys have bounds of their own, for each column; those that are not listed have none.
+    /// Whether keys have bounds of their own, for each column; false after the last entry.
     pub keyed_bounds: Vec<bool>,
     /// The histograms, whose bins follow the moments in this order.
     pub histograms: Vec<Histogram>,

@@ -156,7 +156,7 @@ fn second_fields(
     })
 }
 
-/// Titles of the cells of each kind, and of squares where they are known.
+/// Titles of the cells of each kind, and of squares if they are known.
 fn titles(scaled: &ScaledView, moments: &Moments, kinds: &[&str], squares: &str) -> Vec<String> {
     let squares = (!moments.second().is_empty()).then_some(squares);
     let kinds = kinds.iter().copied().chain(squares);
@@ -170,7 +170,7 @@ struct ColumnwiseSums {
     counts: Vec<f64>,
     first: Vec<f64>,
     noise: MomentNoise,
-    /// Counts and Σx of pairs, the latter of the row's column; null on the diagonal.
+    /// Counts and Σx of pairs; Σx is that of the row's column. Null on the diagonal.
     pairs: Option<PairSums>,
 }
 

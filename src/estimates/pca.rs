@@ -1,10 +1,9 @@
-//! `pca`: the leading principal components, each with what can be said of it despite the noise.
+//! `pca`: the leading principal components, with intervals and angles that account for the noise.
 //!
 //! [`principal`](hushflow_mechanism::estimate::principal) has the derivations. With missing values
 //! by column, covariances of pairs are of different rows. Under the assumption that values are
-//! missing at random, they are treated as one covariance matrix. Its noise is √2 times as large on
-//! the diagonal as off it, as that of a released matrix, and as large as the noisiest entry
-//! requires.
+//! missing at random, they are treated as one covariance matrix. Its noise is the largest of any
+//! entry. Like that of a released matrix, it is √2 times as large on the diagonal as off it.
 
 use std::f64::consts::SQRT_2;
 use std::sync::Arc;
@@ -226,7 +225,7 @@ impl PcaEstimate {
     }
 }
 
-/// `noise-dominated` for a component that noise may have mixed with others.
+/// `noise-dominated` for a component that may be mixed with others because of noise.
 fn word_of(component: &PrincipalComponent) -> &'static str {
     if component.direction.is_some() { "good" } else { "noise-dominated" }
 }

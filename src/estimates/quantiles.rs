@@ -68,7 +68,7 @@ fn read(section: &Section<'_>, log: &LogFacts<'_>) -> Option<Arc<dyn ViewEstimat
     Some(Arc::new(Quantiles { quantiles, column: column? }))
 }
 
-/// Returns the quantiles, each of which names columns of its own.
+/// Returns the quantiles, or an error if one is listed twice: each names columns of a table.
 fn distinct(quantiles: &[f64]) -> Result<Vec<f64>, String> {
     let twice = quantiles.iter().enumerate().find(|(place, q)| quantiles[..*place].contains(q));
     match twice {
@@ -162,9 +162,9 @@ struct QuantilesEstimate {
     confidence: Confidence,
     /// The histogram of each column, and its outer edges.
     histograms: Vec<(NoisyHistogram, Interval)>,
-    /// Number of quantiles of each.
+    /// Number of quantiles of each histogram.
     each: usize,
-    /// Column by column.
+    /// The quantiles, column by column.
     found: Vec<FoundQuantile>,
 }
 

@@ -247,12 +247,12 @@ impl Intervals {
         Confidence { level: self.level, ..Confidence::default() }.normal_quantile()
     }
 
-    /// Returns the word for what they cover.
+    /// Returns the word for the target of the intervals.
     pub fn about(&self) -> &'static str {
         if self.population { "population" } else { "counted-records" }
     }
 
-    /// States what they cover, and whether all intervals of `whole` hold jointly.
+    /// States the target of the intervals, and whether all intervals of `whole` hold jointly.
     pub(super) fn promise(&self, whole: &str) -> String {
         let subject =
             if self.population { "the population of the records" } else { "the records that counted" };
@@ -260,7 +260,7 @@ impl Intervals {
         format!("{subject}, {together}")
     }
 
-    /// The meaning of ± in a table, of correlations too.
+    /// Explains ± in a table, and the mark of hidden correlations.
     pub(super) fn legend(&self, has_correlations: bool) -> String {
         let of_correlations = if has_correlations { "; -: hidden by noise" } else { "" };
         format!(
@@ -343,7 +343,7 @@ fn view<'a>(
     })
 }
 
-/// Weighs the steps of a workload by the schedule of the view, if it has one.
+/// Weights the steps of a workload by the schedule of the view, if it has one.
 fn scheduled(section: &Section<'_>, base: &Path, workload: Workload, log: &LogFacts<'_>) -> Workload {
     let Some(schedule) = section.text("schedule").filter(|_| log.epochs > 0) else { return workload };
     let weigh = |text: &&str| LearningRates::weigh(text, base, &workload, log.epochs);

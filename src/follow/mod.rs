@@ -7,12 +7,12 @@
 //!
 //! A [`Follower`] is a separate dataflow over the public log alone. It runs on the thread that
 //! calls it: in the process of a run, in another one, or on another machine with a copy of the log.
-//! A follower cannot affect a run. Tables, sinks and pages all use it, and all wait for the log
+//! A follower cannot affect a run. Tables, sinks and pages all use followers, and wait for the log
 //! with [`StopFlag::wait`].
 //!
-//! The operators are public, for other dataflows over a log: [`DecodeWindows`], [`Totals`] and
-//! [`Estimates`], beside [`Views`](hushflow_operators::Views). Here is the total of a log under a
-//! view of its own:
+//! The operators are public, for other dataflows over a log: [`DecodeWindows`], [`Totals`],
+//! [`Estimates`], and [`Views`](hushflow_operators::Views). This example prints the total of a log
+//! under a view that the pipeline does not name:
 //!
 //! ```
 //! use hushflow::estimates::EstimateView;
@@ -78,7 +78,7 @@ pub use operators::{DecodeWindows, Estimates, KeyEstimate, Totals};
 /// How often to check the log for a release.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Why a log cannot be followed further.
+/// Reasons why a log cannot be followed further.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FollowError {
@@ -95,12 +95,12 @@ pub enum FollowError {
     },
 }
 
-/// Which publication and views of a log to follow.
+/// The publication and the views of a log to follow.
 #[derive(Clone)]
 pub struct Subject {
     /// The publication of the log.
     pub publication: Publication,
-    /// Views of its moments. Estimates of windows need none.
+    /// Views of its moments. Estimates of windows have no views.
     pub views: Vec<EstimateView>,
 }
 
@@ -124,8 +124,8 @@ impl Subject {
     }
 }
 
-/// A flag that is set when nothing more will be published, or when no more is wanted. Followers
-/// then read the rest and end.
+/// A flag that is set when no more epochs will be published or are wanted. Followers then read the
+/// rest and end.
 #[derive(Clone, Debug, Default)]
 pub struct StopFlag(Arc<AtomicBool>);
 
@@ -174,7 +174,7 @@ impl StopFlag {
     }
 }
 
-/// Opens the log in `directory`; `None` if no run has begun it yet.
+/// Opens the log in `directory`; `None` if no run has created it yet.
 ///
 /// # Errors
 /// [`StateError`] if it cannot be read.

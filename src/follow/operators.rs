@@ -21,7 +21,7 @@ pub struct KeyEstimate {
     pub view: usize,
     /// The epoch.
     pub epoch: u64,
-    /// The key; the number of keys stands for their total.
+    /// The key. The number of keys means the total over all keys.
     pub key: u32,
     /// The estimate.
     pub estimate: Arc<dyn Estimate>,
@@ -154,7 +154,7 @@ fn from_two_averages<'scope>(
 ) -> StreamVec<'scope, u64, KeyEstimate> {
     let mut correlations = (1..).zip(correlations);
     let mut current = (0, 0.0);
-    // Moments of a key and epoch that wait for those under the other average.
+    // Moments of a key and epoch whose moments under the other average have not come yet.
     let mut waiting = HashMap::new();
     let (first, second) = (moments.map(|moments| (false, moments)), second.map(|moments| (true, moments)));
     first.concat(second).flat_map(move |(is_second, moments)| {

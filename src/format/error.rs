@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::csv::Delimiter;
 
-/// Why reading rows can't continue.
+/// Reasons why reading rows can't continue.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FormatError {
@@ -27,8 +27,8 @@ pub enum FormatError {
     },
     /// A wanted column is not in the header.
     ///
-    /// The header may be a row of data by mistake, so the message quotes nothing from it; but it
-    /// quotes a similar name if all other wanted names are in it.
+    /// The header may be a row of data by mistake. So the message quotes only one name from it: a
+    /// name similar to the missing one, and only if all other wanted names are in the header.
     #[error(
         "{}:1: none of the {width} columns that line 1 names is {column:?}{}: names must agree to the letter; \
          correct the name, or begin the file with a header{}", path.display(),
@@ -101,7 +101,7 @@ pub enum FormatError {
         /// The command that unpacks it.
         unpack: &'static str,
     },
-    /// The suffix of a file promises another content.
+    /// The suffix of a file contradicts its content.
     #[error("{}: the name ends in .{suffix}, but the file is {found}: correct its name, or get the file again", path.display())]
     Misnamed {
         /// The file.
@@ -111,7 +111,7 @@ pub enum FormatError {
         /// Description of the file.
         found: &'static str,
     },
-    /// A file is no text.
+    /// A file is not text.
     #[error(
         "{}: the file is not text: expected CSV or NDJSON in UTF-8, or Parquet, packed by gzip or zstd or not (save a \
          spreadsheet or a text in UTF-16 as CSV in UTF-8)", path.display()

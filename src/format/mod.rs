@@ -1,6 +1,6 @@
 //! Formats of rows: CSV, NDJSON and Parquet, from any transport.
 //!
-//! A format turns bytes into rows of wanted fields, whatever the transport: a `ByteStream` may be a
+//! A format turns bytes into rows of wanted fields, for any transport: a `ByteStream` may be a
 //! file, a session of a journal or data from a socket. An `EntryParser` reads one message at a
 //! time.
 
@@ -29,7 +29,7 @@ pub use csv::Delimiter;
 pub use error::{Defect, FormatError};
 pub use parquet::file_being_decoded;
 
-/// First bytes of a stream by which its format is found.
+/// Number of first bytes of a stream by which its format is found.
 const START: u64 = 1 << 16;
 
 /// Format of rows.
@@ -96,8 +96,8 @@ impl Format {
     }
 }
 
-/// Whether this is no text in an encoding with ASCII: it has a byte 0, or more than one control
-/// character in fifty.
+/// Whether these bytes are not text in an encoding with ASCII: they have a byte 0, or more than one
+/// control character in fifty.
 fn is_binary(start: &[u8]) -> bool {
     let is_control = |byte: &&u8| byte.is_ascii_control() && !byte.is_ascii_whitespace();
     start.contains(&0) || 50 * start.iter().filter(is_control).count() > start.len()

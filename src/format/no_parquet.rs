@@ -10,7 +10,7 @@ pub fn file_being_decoded() -> Option<PathBuf> {
     None
 }
 
-/// Stands for the rows of a file; it has no values.
+/// Replaces the rows of a file; it has no values.
 pub(crate) enum ParquetRows {}
 
 impl ParquetRows {

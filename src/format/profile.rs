@@ -22,7 +22,7 @@ use times::{Numbers, TimeForms};
 /// Maximum number of distinct texts kept for a column.
 const WORDS: usize = 100;
 
-/// Names of what a privacy unit may be.
+/// Nouns in names of columns that may identify a privacy unit.
 const UNITS: [&str; 22] = [
     "customer",
     "client",
@@ -66,7 +66,7 @@ pub struct ColumnProfile {
     pub decimal_commas: u64,
     /// Rows with a date or a time.
     pub times: u64,
-    /// How its times are written, if not in RFC 3339.
+    /// Format of its times other than RFC 3339.
     pub time_format: Option<TimeFormat>,
     /// Another form in which its times can be read as well, with days and months swapped.
     pub other_format: Option<TimeFormat>,
@@ -80,13 +80,13 @@ pub struct ColumnProfile {
     pub offsets: BTreeSet<String>,
     /// Rows with a time of day without an offset from UTC.
     pub local_times: u64,
-    /// Texts and their rows; none if there are more than a hundred.
+    /// Texts and their numbers of rows; `None` if there are more than a hundred texts.
     pub words: Option<BTreeMap<String, u64>>,
     /// Distinct values.
     pub distinct: u64,
     /// Whether it is known to hold times.
     is_time: bool,
-    /// Rows with a word such as `NA`, which stands for a missing number.
+    /// Rows with a word such as `NA`, which means a missing number.
     absent_words: u64,
     forms: TimeForms,
 }
@@ -288,7 +288,7 @@ impl ColumnProfile {
         }
     }
 
-    /// Returns what the numbers may be, whatever the name.
+    /// Returns the kind of the numbers, without regard to words for times in the name.
     fn numbers_hold(&self) -> Numbers {
         let is_whole = self.whole == self.numbers && !self.is_identifier() && !self.names_unit();
         match self.is_time {
@@ -310,7 +310,7 @@ impl ColumnProfile {
                 ColumnKind::Number
             }
             _ if is_most(self.numbers) => ColumnKind::Name,
-            // Such as booleans, which are no keys.
+            // For example booleans, which can't be keys.
             _ if self.words.as_ref().is_some_and(BTreeMap::is_empty) => ColumnKind::Empty,
             _ if self.words.as_ref().is_some_and(|words| words.len() <= WORDS / 2) => ColumnKind::Word,
             _ => ColumnKind::Name,

@@ -57,10 +57,10 @@ pub(crate) enum RowField {
     Missing,
     /// Its range in the row's text.
     Text(Range<usize>),
-    /// A number not given as text.
+    /// A number that the format does not store as text.
     #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "only Parquet has them"))]
     Number(f64),
-    /// A time not given as text, in microseconds since 1970.
+    /// A time that the format does not store as text, in microseconds since 1970.
     #[cfg_attr(
         not(any(feature = "parquet", feature = "postgres")),
         allow(dead_code, reason = "only Parquet and PostgreSQL have them")
@@ -72,7 +72,7 @@ pub(crate) enum RowField {
 
 /// A reader of one file's rows.
 pub(crate) trait FileRows: Send {
-    /// Reads the next row, or reports the end or a row that is too long. It never waits for a byte
+    /// Reads the next row, or reports the end or a row that is too long. It never waits for bytes
     /// after that row.
     fn read(&mut self, row: &mut Row) -> std::io::Result<RowOutcome>;
 
@@ -81,8 +81,8 @@ pub(crate) trait FileRows: Send {
         Ok(())
     }
 
-    /// Returns the offset in bytes and the line where the next row begins, or the end of the line
-    /// before it.
+    /// Returns the offset in bytes and the line at which the next row begins. The position may also
+    /// be the end of the line before that row.
     fn position(&self) -> (u64, u64);
 
     /// Returns the line where the current row began.

@@ -1,8 +1,8 @@
 //! A numeric file read as a whole: n rows of d columns, for estimators that use all records at
 //! once.
 //!
-//! Formats, rows and fields are read like those of a pipeline's source. A row that lacks a value
-//! (empty, `NA`, `NaN`, `?` and similar, or not finite) is handled as [`MissingRows`] says; any
+//! Formats, rows and fields are read like those of a pipeline's source. [`MissingRows`] is the
+//! treatment of a row that lacks a value (empty, `NA`, `NaN`, `?` and similar, or not finite). Any
 //! other text is an error, because the column is not numeric. Bounds are not applied here: the
 //! caller clips the rows.
 
@@ -23,11 +23,11 @@ pub enum MissingRows {
     Skip,
     /// Reports an error.
     Reject,
-    /// Keeps it, with NaN for all of its values. The number of rows is that of the file, whatever
-    /// they contain.
+    /// Keeps it, with NaN for all of its values. The number of rows is that of the file, for any
+    /// content of its rows.
     Keep,
-    /// As [`Keep`](Self::Keep), also for a row that can't be read: nothing that a record holds is
-    /// an error.
+    /// Like [`Keep`](Self::Keep), also for a row that can't be read: no content of a record is an
+    /// error.
     Blank,
 }
 

@@ -1,9 +1,9 @@
 //! Unpacks text in gzip (RFC 1952) or zstd (RFC 8878), in any number of members or frames.
 //!
-//! The first bytes decide whether a file is packed; a suffix that promises otherwise is an error.
-//! Other packings are recognised by the same bytes, and refused.
-//! Offsets count unpacked bytes. Memory holds a buffer of each side and the window of the format
-//! (32 KiB in gzip, at most [`ZSTD_WINDOW`] in zstd), however much the file unpacks to.
+//! The first bytes decide whether a file is packed. A suffix that contradicts them is an error.
+//! Other packings are recognised by their first bytes, and refused. Offsets count unpacked bytes.
+//! Memory holds one buffer each for packed and unpacked bytes, and the window of the format (32 KiB
+//! in gzip, at most [`ZSTD_WINDOW`] in zstd), for any unpacked size.
 
 use std::error::Error;
 use std::ffi::OsStr;
@@ -17,10 +17,10 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::{BYTE_ORDER_MARK, ByteStream, FormatError, RetryingReader, io_error};
 
-/// Largest window of a zstd frame: what `zstd` itself unpacks without `--long`.
+/// Largest window of a zstd frame: the limit of `zstd` itself without `--long`.
 const ZSTD_WINDOW: u64 = 128 << 20;
 
-/// What to do with a damaged file.
+/// Advice for a damaged file.
 const ANEW: &str = "get the file again";
 
 /// Compression of a file.
@@ -47,8 +47,8 @@ impl Packing {
         }
     }
 
-    /// Returns the magic numbers with which a member or frame may begin. A zstd frame that is to be
-    /// skipped begins with one of 16.
+    /// Returns the magic numbers with which a member or frame may begin. A skippable zstd frame
+    /// begins with one of 16.
     fn starts(self) -> impl Iterator<Item = Vec<u8>> {
         let (own, skipped): (&[u8], &[u8]) = match self {
             Packing::Gzip => (b"\x1f\x8b", &[]),
@@ -83,7 +83,7 @@ impl Packing {
     /// If the file can't be read, or its suffix does not match its first bytes.
     pub(crate) fn of(path: &Path) -> Result<Option<Self>, FormatError> {
         let read = |source| io_error(path, source);
-        // A named pipe gives its bytes only once.
+        // The bytes of a named pipe can be read only once.
         if !path.metadata().map_err(read)?.is_file() {
             return Ok(None);
         }
@@ -133,7 +133,7 @@ struct ForeignPacking {
 
 const FOREIGN: [ForeignPacking; 4] = [
     ForeignPacking { name: "xz", suffix: "xz", start: b"\xfd7zXZ\0", unpack: "xz -dc" },
-    // The digit is one from 1 to 9.
+    // The digit may be any from 1 to 9.
     ForeignPacking { name: "bzip2", suffix: "bz2", start: b"BZh11AY&SY", unpack: "bzip2 -dc" },
     ForeignPacking { name: "lz4", suffix: "lz4", start: b"\x04\x22\x4d\x18", unpack: "lz4 -dc" },
     ForeignPacking { name: "zip", suffix: "zip", start: b"PK\x03\x04", unpack: "unzip -p" },
@@ -220,7 +220,7 @@ impl Read for UnpackedStream {
     }
 }
 
-/// Explains an error of the decoder. Its own words are names in its code.
+/// Explains an error of the decoder, whose own messages are names in its code.
 fn in_our_words(error: FrameDecoderError) -> io::Error {
     let unsupported = |words: String| io::Error::new(ErrorKind::Unsupported, words);
     match error {
@@ -248,17 +248,17 @@ fn is_cut(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// Returns whether packed data continue: true if another member or frame begins, false if the file
-/// ends.
+/// Returns whether packed data continue: true if another member or frame begins, false at the end
+/// of the file.
 ///
 /// # Errors
-/// If bytes follow that begin with none of these.
+/// If the following bytes begin with neither a member nor a frame.
 fn another_member_follows(input: &mut ByteStream, packing: Packing) -> io::Result<bool> {
     let rest = input.fill_buf()?;
     if rest.is_empty() {
         return Ok(false);
     }
-    // The buffer may hold a part of the start; the decoder then judges the rest.
+    // The buffer may hold only a part of the start. The decoder then checks the rest.
     let begins = |start: Vec<u8>| rest.iter().zip(&start).all(|(byte, expected)| byte == expected);
     if packing.starts().any(begins) {
         return Ok(true);
@@ -335,7 +335,7 @@ impl Read for PipedBytes {
 struct GzipMembers {
     /// The open member; `None` after the last one.
     decoder: Option<GzDecoder<ByteStream>>,
-    /// Bytes used when the last member had ended.
+    /// Number of packed bytes used up to the end of the last member.
     ended: Option<u64>,
 }
 
@@ -370,7 +370,7 @@ impl Read for GzipMembers {
 struct ZstdFrames {
     input: ByteStream,
     decoder: FrameDecoder,
-    /// Whether a frame has begun whose checksum has not been compared.
+    /// Whether the checksum of the current frame is still to be compared.
     is_open: bool,
 }
 

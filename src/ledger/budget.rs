@@ -21,7 +21,7 @@ pub struct Budget {
     neighbours: Neighbours,
 }
 
-/// Why a budget does not suffice.
+/// Reason why a budget does not suffice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BudgetExceeded {
     /// The budget.
@@ -110,8 +110,8 @@ impl Budget {
         self.left(spent, steps, charge.discreteness().ok()?, Delta::new(charge.delta).ok()?)
     }
 
-    /// Returns the largest ε, to four digits, of one more pipeline that fits beside `spent`: for
-    /// streams `steps` apart, with noise of this discreteness, at this δ.
+    /// Returns the largest ε, to four digits, of one more pipeline that fits in addition to
+    /// `spent`: for streams `steps` apart, with noise of this discreteness, at this δ.
     pub fn left(&self, spent: Spending, steps: u32, discreteness: Discreteness, delta: Delta) -> Option<f64> {
         let (budget_epsilon, budget_delta) = self.numbers().ok()?;
         let least = spent.noise_multiplier_left(budget_epsilon, budget_delta, discreteness)?;

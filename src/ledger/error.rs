@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::{Budget, BudgetExceeded, budget::reached};
 use crate::state::StateError;
 
-/// Why the entries of a ledger have no joint guarantee.
+/// Reasons why the entries of a ledger have no joint guarantee.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum CompositionError {
@@ -24,7 +24,7 @@ pub enum CompositionError {
     Incomparable {
         /// Its name.
         pipeline: String,
-        /// Why its guarantee cannot be converted.
+        /// Reason why its guarantee cannot be converted.
         reason: Box<Incomparable>,
     },
     /// Their spending is too large for the accounting.
@@ -32,7 +32,7 @@ pub enum CompositionError {
     Accounting(#[from] AccountingError),
 }
 
-/// Why a pipeline is refused.
+/// Reasons why a pipeline is refused.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum LedgerRefusal {
@@ -99,7 +99,7 @@ pub enum LedgerRefusal {
     },
 }
 
-/// Why a ledger cannot be used, or refuses a pipeline.
+/// Reasons why a ledger cannot be used, or refuses a pipeline.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LedgerError {
@@ -145,7 +145,7 @@ pub enum LedgerError {
         /// The reason.
         refusal: LedgerRefusal,
     },
-    /// The entry that paid for a state directory is gone.
+    /// The entry that paid for a state directory is missing.
     #[error(
         "{}: this ledger has no entry {identity}, which paid for what the state directory has published: it was removed, rolled \
          back or replaced, and later spending may be missing: restore its newest copy, or name the ledger's new directory under \

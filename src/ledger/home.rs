@@ -20,7 +20,7 @@ const MAX_CONFIG: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerHome(PathBuf);
 
-/// Why the directory cannot be found or used.
+/// Reasons why the directory cannot be found or used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LedgerHomeError {
@@ -63,9 +63,9 @@ fn variable(name: &str) -> Option<PathBuf> {
 }
 
 impl LedgerHome {
-    /// Returns the directory that `HUSHFLOW_LEDGER` names, or else `ledger` in
+    /// Returns the directory that `HUSHFLOW_LEDGER` names, or otherwise `ledger` in
     /// `hushflow/config.toml` of the user's configuration (`XDG_CONFIG_HOME`, or `.config` in the
-    /// home directory). `None` if neither does.
+    /// home directory). `None` if neither names one.
     ///
     /// # Errors
     /// [`LedgerHomeError`] for an unreadable configuration, because it may name a directory.
@@ -101,8 +101,8 @@ impl LedgerHome {
         directory.map(|directory| absolute(&directory)).transpose()
     }
 
-    /// Returns the directory of a data set's ledger. Creates the directory of all ledgers, for its
-    /// owner alone, if needed.
+    /// Returns the directory of a data set's ledger. If needed, creates the directory of all
+    /// ledgers, which only its owner can access.
     ///
     /// # Errors
     /// [`LedgerHomeError::NoData`] if the data set has no name, and [`LedgerHomeError::Io`].

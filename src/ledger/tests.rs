@@ -1,4 +1,4 @@
-//! Budgets always hold, and every kind of neighbours composes or is refused.
+//! Tests that budgets always hold, and that every kind of neighbours composes or is refused.
 
 use std::thread;
 
@@ -52,7 +52,7 @@ fn ledger(charges: &[Charge]) -> Ledger {
     Ledger { data_set: None, budget: None, entries: charges.iter().cloned().map(entry).collect() }
 }
 
-/// μ of two entries about each kind of neighbours, in units of the μ of one; 0 without a guarantee.
+/// μ of two entries for each kind of neighbours, in units of the μ of one; 0 without a guarantee.
 #[test]
 fn every_pair_of_neighbours_composes_or_is_refused() {
     use Neighbours::{ReplaceOne, ReplaceOneInPlace, ZeroOut};
@@ -157,8 +157,8 @@ fn a_refusal_reports_spent_requested_and_remaining_budget() {
     assert!(full.with(calibrated(left * 1.01), stated).is_err(), "and not exceeded");
 }
 
-/// A purely ε-private median spends more of a budget than Gaussian noise of the same (ε, δ): two of
-/// ε = 1 do not reach (1.5, 1e-6) together, as two of the latter do.
+/// A purely ε-private median spends more of a budget than Gaussian noise of the same (ε, δ): two
+/// medians of ε = 1 exceed (1.5, 1e-6) together, and two Gaussian entries do not.
 #[test]
 fn pure_privacy_is_charged_by_its_worst_case() {
     let promise = (Epsilon::new(1.0).unwrap(), Delta::new(1e-6).unwrap());
@@ -203,7 +203,7 @@ fn covariances_add_up_with_streams() {
     assert!(Ledger::from_bytes(negative.as_bytes()).is_err(), "{negative}");
 }
 
-/// With a budget of a large δ, a pipeline of a small δ may have room for noise but for no ε.
+/// If the budget has a large δ, there may be room for noise but not for any ε at a small δ.
 #[test]
 fn a_refusal_names_no_epsilon_where_none_is_left() {
     let wide =
@@ -285,8 +285,8 @@ fn about_entities(kind: &str, neighbours: Neighbours) -> Adjacency {
     Adjacency { unit: Unit::Entity(kind.into()), neighbours }
 }
 
-/// Users and devices are unrelated unless one lies within the other; then both pipelines protect a
-/// device, and only the first a user.
+/// Users and devices are unrelated unless one is nested in the other. Then both pipelines protect a
+/// device, and only the first protects a user.
 #[test]
 fn entities_of_different_kinds_add_up_only_where_one_lies_within_the_other() {
     use Neighbours::{ReplaceOne, ZeroOut};
@@ -307,7 +307,7 @@ fn entities_of_different_kinds_add_up_only_where_one_lies_within_the_other() {
     let refused = nested.composition(&about_entities("user", ReplaceOne)).unwrap_err().to_string();
     assert!(refused.contains("any number of device entities"), "{refused}");
 
-    // A budget about users admits no device. One about devices admits users if a file states the
+    // A budget for users admits no device. A budget for devices admits users if a file states the
     // nesting.
     let budget = |kind| {
         let (epsilon, delta) = (Epsilon::new(9.0).unwrap(), Delta::new(1e-6).unwrap());
@@ -341,7 +341,7 @@ fn a_ledger_belongs_to_one_data_set() {
     assert_eq!(Book::open(&path).unwrap().ledger.data_set.as_deref(), Some("flights"));
 }
 
-/// A damaged reservation may hold any room.
+/// The room of a damaged reservation is unknown, so other pipelines are refused.
 #[test]
 fn a_damaged_reservation_refuses_others() {
     let outer = tempfile::tempdir().unwrap();
@@ -429,7 +429,7 @@ fn epsilon_of(ledger: &Ledger) -> ComposedEpsilon {
     ledger.epsilon(&about, Delta::new(1e-6).unwrap()).unwrap().unwrap()
 }
 
-/// δ of k copies of randomised response, summed over the number of answers that favour one world.
+/// δ of k copies of randomised response, summed over the number of answers that favour one input.
 #[test]
 fn purely_private_entries_compose_as_randomised_response() {
     let (one, count) = (0.1_f64, 20);
@@ -460,7 +460,7 @@ fn gaussian_entries_compose_in_closed_form() {
     let charge = charge(Neighbours::ReplaceOneInPlace, 4.0);
     let found = epsilon_of(&ledger(&[charge.clone(), charge.clone()]));
     assert_eq!((found.accountant, found.numerical_error), (Accountant::Gaussian, 0.0));
-    // Beside a purely private entry, both kinds count.
+    // In the presence of a purely private entry, entries of both kinds count.
     let mixed = epsilon_of(&ledger(&[charge, median(0.1), median(0.1)]));
     assert_eq!(mixed.accountant, Accountant::PrivacyLossDistributions);
     assert!(mixed.epsilon > epsilon_of(&ledger(&[median(0.1), median(0.1)])).epsilon);

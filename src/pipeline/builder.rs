@@ -1,5 +1,5 @@
-//! Pipelines made by a program. A builder writes the tables of a pipeline file and reads them as a
-//! file is read, so both are checked alike.
+//! Pipelines made by a program. A builder writes the tables of a pipeline file and parses them like
+//! a file, so both are checked alike.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ impl Pipeline {
     /// Starts a pipeline with this name.
     pub fn builder(name: &str) -> PipelineBuilder {
         let builder = PipelineBuilder(Table::new());
-        // No file is read: these fields stand in for a source, and name the columns that the
+        // No file is read. These fields are required of a source, and name the columns that the
         // program passes.
         builder.root("name", name).set("source", "path", "-").set("source", "format", "csv")
     }

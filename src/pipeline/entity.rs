@@ -42,8 +42,8 @@ impl EntityUnit {
 impl PublicParameters {
     /// Returns how often a record or entity takes part.
     ///
-    /// Where keys are discovered, the records of an entity may enter a slot in one epoch, so they
-    /// are [records at once](Self::records_at_once), wherever.
+    /// If keys are discovered, the records of an entity may enter a slot in one epoch. So they are
+    /// [records at once](Self::records_at_once), even if they are from several epochs.
     pub fn participation(&self) -> Participation {
         if self.discovery().is_some() {
             return Participation::Single;
@@ -52,8 +52,8 @@ impl PublicParameters {
         of_rows.or(self.entity.as_ref().map(EntityUnit::participation)).unwrap_or(Participation::Single)
     }
 
-    /// Returns the most records of a record or entity in an epoch; in all epochs where keys are
-    /// discovered.
+    /// Returns the maximum number of records of a record or entity in an epoch. If keys are
+    /// discovered, it is the maximum in all epochs.
     pub fn records_at_once(&self) -> u32 {
         let Some(EntityUnit { limits, .. }) = &self.entity else { return 1 };
         let records = limits.records_per_epoch.max(1);
@@ -62,7 +62,7 @@ impl PublicParameters {
         }
         let epochs = self.epochs.schedule.horizon().div_ceil(limits.min_separation.max(1));
         let participations = limits.participations.clamp(1, epochs.max(1));
-        // Discovery refuses far fewer.
+        // Discovery refuses products far below this limit.
         u32::try_from(participations.saturating_mul(records.into())).unwrap_or(u32::MAX)
     }
 

@@ -1,4 +1,4 @@
-//! Estimators of windows: values of `[release] method` besides the moment methods.
+//! Estimators of windows: values of `[release] method` other than the moment methods.
 
 use std::fmt;
 

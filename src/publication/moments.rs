@@ -45,7 +45,7 @@ pub struct MomentPublication {
     private: bool,
     calibration: Calibration,
     clipper: Arc<Clipper>,
-    /// One for each key if keys have bounds of their own, else one.
+    /// One for each key if keys have bounds of their own, otherwise a single one.
     key_scales: Vec<ColumnScales>,
     mechanism: Arc<MatrixMechanism>,
     /// Noise levels of existing views, shared by views of the same workload.
@@ -63,8 +63,8 @@ impl MomentPublication {
         Self::calibrate_chosen(parameters, chosen, private)
     }
 
-    /// Calibrates the noise to the guarantee, for the strategies that
-    /// [`chosen`](super::chosen) returned for the parameters.
+    /// Calibrates the noise to the guarantee, for the strategies that [`chosen`](super::chosen)
+    /// returned for the parameters.
     ///
     /// # Errors
     /// As [`calibrate`](Self::calibrate).
@@ -191,8 +191,8 @@ impl MomentPublication {
     }
 
     /// Returns whether the noise multiplier in use gives the stated guarantee. It may be below the
-    /// current calibration by half of the calibration's margin, which exceeds rounding differences
-    /// between versions.
+    /// current calibration by half of the calibration's margin. This allowance is larger than
+    /// rounding differences between versions.
     ///
     /// # Errors
     /// [`PublicationError`] if no noise gives the guarantee.
@@ -234,8 +234,8 @@ impl MomentPublication {
         Ok(self.mechanism.moments().discreteness(epsilon, delta, cells(&self.parameters))?)
     }
 
-    /// Returns the distance of all releases from a Gaussian mechanism: that of the noise, and what
-    /// the discovery of keys adds.
+    /// Returns the total variation distance of all releases from a Gaussian mechanism: the distance
+    /// of the noise, plus that of the discovery of keys.
     fn total_variation(&self) -> Result<f64, PublicationError> {
         let of_keys = self.discovery()?.map_or(0.0, |discovery| discovery.total_variation());
         Ok((self.discreteness()?.total_variation() + of_keys) * (1.0 + MARGIN))
@@ -255,7 +255,7 @@ impl MomentPublication {
         &self.parameters
     }
 
-    /// False if a seeded generator drew the noise: such releases protect nobody.
+    /// Whether the noise is private. A seeded generator gives no protection.
     pub fn is_private(&self) -> bool {
         self.private
     }
@@ -359,8 +359,8 @@ impl MomentPublication {
         })
     }
 
-    /// Whether each record that counts has a bin in every histogram of a column: none can lack a
-    /// value of one.
+    /// Whether each record that counts has a bin in every histogram of a column, because it can't
+    /// lack a value.
     fn bins_every_record(&self) -> bool {
         let PublicParameters { privacy, .. } = &self.parameters;
         !self.parameters.by_column() && !privacy.neighbours.counts_are_public()
@@ -409,7 +409,7 @@ fn mechanism(
     let (layout, clip_norm) = vectors(parameters)?;
     // Check before any allocation: the header of a log may be forged.
     check_width(parameters.keys().into(), layout)?;
-    // No reader needs the number of rows in a step, so a private count has little of the budget.
+    // No reader needs the number of rows in a step, so a private count gets little of the budget.
     let is_unread = parameters.training.is_some() && !privacy.neighbours.counts_are_public();
     let count_weight = is_unread.then(|| UNREAD_COUNT.sqrt() * clip_norm);
     let moments = MomentParameters {
@@ -452,7 +452,7 @@ fn histograms(parameters: &PublicParameters) -> Result<Vec<Histogram>, Histogram
     of_records(&parameters.histograms, &parameters.column_names())
 }
 
-/// Returns the layout and the clip norm of records with an indicator beside each value.
+/// Returns the layout and the clip norm of records with an indicator for each value.
 pub fn with_indicators(layout: Layout, clip_norm: f64) -> (Layout, f64) {
     let layout = Layout { dimension: 2 * layout.dimension, ..layout };
     (layout, Clipper::norm_with_indicators(clip_norm))

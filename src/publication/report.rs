@@ -27,7 +27,7 @@ pub struct MeanReport {
     pub kept: Option<f64>,
     /// Whether the kept records look clean.
     pub converged: Option<bool>,
-    /// Why there is no mean.
+    /// Reason for a missing mean.
     pub refusal: Option<RefusalReport>,
     /// Spending of each step.
     pub parts: Vec<StepCost>,
@@ -36,10 +36,10 @@ pub struct MeanReport {
 /// A refusal, for programs and for people.
 #[derive(Clone, Debug, Serialize)]
 pub struct RefusalReport {
-    /// For programs.
+    /// The machine-readable reason.
     #[serde(flatten)]
     pub refusal: MeanRefusal,
-    /// For people.
+    /// The message for people.
     pub message: String,
 }
 
@@ -134,12 +134,12 @@ fn unanswered(error: &dyn Error) -> Map<String, Value> {
 const MATRICES: [(&str, FieldPart); 2] =
     [("covariance", FieldPart::Value), ("covariance_noise", FieldPart::Noise)];
 
-/// The estimate of a window, as it is in the log. CSV has its numbers, or the reason why there is
-/// none; JSON has the rest too (parts, measurements).
+/// The estimate of a window, as it is in the log. CSV has its numbers, or the reason for a missing
+/// estimate. JSON also has the rest (parts, measurements).
 #[derive(Debug)]
 pub(super) struct WindowReport {
     pub(super) columns: Arc<[String]>,
-    /// Whether it is a covariance, else a mean.
+    /// Whether it is a covariance. Otherwise it is a mean.
     pub(super) is_covariance: bool,
     pub(super) fields: Map<String, Value>,
 }
@@ -178,7 +178,7 @@ impl WindowReport {
 const MEANS: &str = "mean";
 const VARIANCES: &str = "variance";
 
-/// Returns what the page draws of these reports.
+/// Returns the plot of these reports for the page.
 pub(super) fn plot(columns: &[String], is_covariance: bool) -> Plot {
     let series = |(index, column): (usize, &String)| {
         let (value, noise) = match is_covariance {

@@ -1,12 +1,12 @@
-//! Why a connection can't be secured. No message holds a secret.
+//! Reasons why a connection can't be secured. No message holds a secret.
 
 use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why a secret, a certificate or a peer is refused. It travels inside an [`io::Error`] where a
-/// connection reports it.
+/// Reasons why a secret, a certificate or a peer is refused. A connection reports one inside an
+/// [`io::Error`].
 #[derive(Debug, Error)]
 pub(crate) enum SecurityError {
     /// The name of the variable is not repeated: it may be a secret written in the wrong field.
@@ -82,8 +82,8 @@ pub(crate) enum TlsProblem {
 }
 
 impl SecurityError {
-    /// Whether another attempt fails as well, until a person corrects something. Garbage and broken
-    /// handshakes may come from anyone on the way, so they don't end a run.
+    /// Whether another attempt fails too, until a person corrects something. Garbage and broken
+    /// handshakes may come from any machine on the route, so they don't end a run.
     pub(crate) fn is_lasting(&self) -> bool {
         !matches!(
             self,

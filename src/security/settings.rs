@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// How to secure a connection to a server.
+/// TLS settings of a connection to a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsClient {
     /// `tls_roots`: the file of the roots to trust, in PEM; by default those of the system.
@@ -28,7 +28,7 @@ impl TlsClient {
     }
 }
 
-/// How to secure the connections that a server accepts.
+/// TLS settings of the connections that a server accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsServer {
     /// `tls_certificate` and `tls_key`: the server's certificate.
@@ -42,8 +42,8 @@ pub struct TlsServer {
 /// Shows a warning to a person.
 type Listener = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Receives warnings about the dates of a certificate, and keeps the last one. It does not count
-/// when settings are compared.
+/// Receives warnings about the dates of a certificate, and keeps the last one. It is ignored when
+/// settings are compared.
 #[derive(Clone, Default)]
 pub(crate) struct DateListener(Option<Listener>, Arc<Mutex<Option<String>>>);
 
@@ -93,7 +93,7 @@ impl Eq for DateListener {}
 /// A certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TlsIdentity {
-    /// File of the certificate and those between it and the root, in PEM.
+    /// File of the certificate and the intermediate ones up to the root, in PEM.
     pub(crate) certificate: PathBuf,
     /// File of the private key, in PEM.
     pub(crate) key: PathBuf,

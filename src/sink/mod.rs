@@ -1,4 +1,4 @@
-//! Sinks: destinations of a pipeline's releases besides the public log. Everything here is public.
+//! Sinks: destinations of a pipeline's releases other than the public log. All of them are public.
 //!
 //! Each sink follows the public log on [its own thread](SinkThread). Sinks are files, streams on
 //! servers, server-sent events, and standard output. No error message holds more than the log does.
@@ -23,7 +23,7 @@ pub use crate::connect::standard::StandardOutput;
 pub(crate) use events::{Backlog, EventStream};
 pub use thread::{SinkThread, TakenAddress};
 
-/// The input of a sink: a public log, and what to follow in it.
+/// The input of a sink: a public log, and the publication and views to follow.
 #[derive(Clone)]
 pub struct SinkInput {
     /// Directory of the log, which may not have been started yet.
@@ -38,7 +38,7 @@ struct EpochReader<C> {
     encode: Encode<C>,
 }
 
-/// Turns the estimates of an epoch into what a sink writes.
+/// Turns the estimates of an epoch into the content that a sink writes.
 type Encode<C> = Box<dyn FnMut(&EpochEstimates) -> C + Send>;
 
 /// Output of a sink for an epoch.
@@ -65,7 +65,7 @@ fn as_records(subject: &Arc<Subject>) -> Encode<Vec<EstimateRecord>> {
 }
 
 impl<C> EpochReader<C> {
-    /// Opens the log; `None` if no run has begun it yet. Empty `keys` mean all.
+    /// Opens the log; `None` if no run has created it yet. Empty `keys` mean all.
     fn open(input: &SinkInput, encode: Encode<C>, keys: &[u32]) -> Result<Option<Self>, StateError> {
         let Some(reader) = open_log(&input.directory)? else { return Ok(None) };
         Ok(Some(EpochReader { follower: Follower::new(reader, &input.subject, keys), encode }))
@@ -89,7 +89,7 @@ impl<C> EpochReader<C> {
     }
 }
 
-/// Why a sink can't continue.
+/// Reasons why a sink can't continue.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SinkError {

@@ -2,7 +2,7 @@
 //!
 //! The log is the queue, so no queue can overflow. A sink holds at most two epochs at a time. A
 //! slow or unreachable destination blocks nothing and catches up later. A restarted sink continues
-//! after what its destination holds, which must belong to the log's own history.
+//! after the last epoch of its destination, whose history must be that of the log.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// Attempts to write the remaining epochs after the end.
 const LAST_ATTEMPTS: u32 = 3;
 
-/// How long a server may take for an answer, and for the remaining epochs, once the run is stopped.
+/// Maximum time for an answer of a server, and for the remaining epochs, after the run is stopped.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Behaviour of a sink whose address can't be bound.
@@ -48,9 +48,10 @@ pub struct SinkThread {
 }
 
 impl SinkThread {
-    /// Carries `input` to a sink of a pipeline. Errors are retried and reported to `control`. Once
-    /// it stops the run, a server that does not answer is abandoned; the next run continues where
-    /// the sink is. A sink that listens passes its URL to `announce`.
+    /// Carries `input` to a sink of a pipeline. Errors are retried and reported to `control`. After
+    /// `control` has stopped the run, a server that does not answer is abandoned. The next run
+    /// continues after the last epoch in the sink. A sink that listens passes its URL to
+    /// `announce`.
     ///
     /// # Errors
     /// [`SinkError::Http`] if an address can't be listened on and `taken` refuses that.
@@ -107,7 +108,7 @@ impl SinkThread {
     }
 
     /// Like [`finish`](Self::finish), for standard output. Returns `None` if the run is stopped and
-    /// nobody has read the output for `timeout`.
+    /// no output has been read for `timeout`.
     pub fn finish_while_taken(
         self,
         is_stopped: impl Fn() -> bool,
@@ -195,10 +196,10 @@ fn carry<C: ToOwned + ?Sized + 'static>(
     })
 }
 
-/// Makes the encoder of a log.
+/// A function that makes the encoder of a log.
 type EncoderOf<T> = Box<dyn Fn(&Arc<Subject>) -> Encode<T>>;
 
-/// An outlet, and how far it is written.
+/// An outlet, and its state of writing.
 struct Carrier<C: ToOwned + ?Sized> {
     input: SinkInput,
     encode: EncoderOf<C::Owned>,
@@ -222,7 +223,7 @@ impl<C: ToOwned + ?Sized> Carrier<C> {
             }
             let written = stop.wait(Duration::MAX, || {
                 let written = self.write_next()?;
-                // Epochs before the last one that is there don't show that the history is the same.
+                // Only an epoch after the last one there shows that the history is the same.
                 if self.content.as_ref().is_some_and(|content| content.last.is_none()) {
                     (backoff, failures) = (Backoff::default(), 0);
                 }
@@ -231,10 +232,10 @@ impl<C: ToOwned + ?Sized> Carrier<C> {
             match written {
                 Ok(Poll::Ready(None)) => return self.check_end(),
                 Ok(_) => {}
-                // A closed standard output does not come back.
+                // A closed standard output can't be opened again.
                 Err(error @ SinkError::Output(_)) => return Err(error),
                 Err(error) => {
-                    // The next attempt checks again what the destination holds.
+                    // The next attempt reads the content of the destination again.
                     self.content = None;
                     if matches!(error, SinkError::Follow(_)) {
                         self.reader = None;
@@ -243,7 +244,7 @@ impl<C: ToOwned + ?Sized> Carrier<C> {
                     if is_last && (failures >= LAST_ATTEMPTS || is_given_up(control, ended)) {
                         return Err(error);
                     }
-                    // A stale connection is not worth reporting.
+                    // The first failure may be a stale connection, and is not reported.
                     if failures >= 2 && backoff.is_news(&error.to_string()) {
                         control.notice(&format!("{error}; trying again"));
                     }
@@ -306,7 +307,7 @@ impl<C: ToOwned + ?Sized> Carrier<C> {
         Ok(())
     }
 
-    /// Reads the log from its first epoch again, once a run has begun it.
+    /// Reads the log from its first epoch again, once a run has created it.
     fn reopen(&mut self) -> Result<(), FollowError> {
         let encode = (self.encode)(&self.input.subject);
         (self.reader, self.pending) = (EpochReader::open(&self.input, encode, &[])?, None);

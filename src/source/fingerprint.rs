@@ -1,10 +1,11 @@
 //! Fingerprints of the part of a file that has been read, recorded with positions.
 //!
 //! A resumed run continues at the same byte. If rows before that byte have moved, they would count
-//! twice or never, and the guarantee does not cover a row that counts twice. So each position comes
-//! with a checksum of the bytes before it, and a run refuses to resume where it differs. A file
-//! that cannot be compared up to a position (packed, Parquet) must be the same as a whole: its
-//! length and its end are compared, where both formats keep their checksums or offsets.
+//! twice or never, and the guarantee does not cover a row that counts twice. So each position is
+//! stored with a checksum of the bytes before it, and a run refuses to resume if the checksum
+//! differs. A packed file or a Parquet file cannot be compared up to a position, so the whole file
+//! must be the same: its length and its end are compared, where both formats have their checksums
+//! or offsets.
 //!
 //! The window detects rows that were inserted, removed or rewritten with another length, other
 //! files, and a changed order of files. It does not detect a change that leaves all later bytes at
@@ -22,7 +23,7 @@ use crate::state::Position;
 /// Largest number of bytes before a position that a fingerprint covers.
 const WINDOW: usize = 4096;
 
-/// Bytes that are kept: so that few of them are moved when the oldest are dropped.
+/// Number of bytes that are kept: enough that few are moved when the oldest are dropped.
 const KEPT: usize = 16 * WINDOW;
 
 /// Computes fingerprints for the positions of one source.
@@ -70,11 +71,10 @@ impl Fingerprints {
 
 /// An open file, with the bytes before the last position.
 ///
-/// Every epoch has a fingerprint, so each byte is read once and enters two checksums, not those of
-/// all windows. Let P(x) be the checksum of the bytes from where the comparison began up to x, and
-/// Z the effect of a window of zeros on a checksum. Checksums are linear: a window from s to e has
-/// the checksum P(e) ⊕ Z(P(s)), and the fingerprint, which begins with e, is Z(crc(e) ⊕ P(s)) ⊕
-/// P(e).
+/// Every epoch has a fingerprint, so each byte is read once and enters only two checksums. Let P(x)
+/// be the checksum of the bytes from the start of the comparison up to x, and Z the effect of a
+/// window of zeros on a checksum. Checksums are linear. So a window from s to e has the checksum
+/// P(e) ⊕ Z(P(s)), and the fingerprint, which begins with e, is Z(crc(e) ⊕ P(s)) ⊕ P(e).
 struct ComparedFile {
     part: u32,
     file: File,
@@ -106,7 +106,7 @@ impl ComparedFile {
             Some(more) => {
                 let old = self.bytes.len().min(WINDOW);
                 self.read(self.end, more)?;
-                // What leaves the window.
+                // The bytes that leave the window.
                 let window = (old + more).min(WINDOW);
                 let left = self.bytes.len() - (old + more)..self.bytes.len() - window;
                 self.before_window = crc32c::crc32c_append(self.before_window, &self.bytes[left]);
@@ -176,7 +176,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Positions that move on by little, by much, and back.
+        /// Positions that move forward by little or much, or back.
         #[test]
         fn fingerprints_are_those_of_the_format(
             seed in any::<u8>(),

@@ -80,8 +80,8 @@ impl FieldRoles {
     }
 }
 
-/// Identifies an entity by the first half of the SHA-256 of its name, so nobody can choose a name
-/// that collides with another.
+/// Identifies an entity by the first half of the SHA-256 of its name, so that a name cannot be
+/// chosen to collide with another.
 pub fn entity(name: &[u8]) -> Entity {
     Entity(half(Sha256::digest(name)))
 }
@@ -114,9 +114,9 @@ fn numbers(texts: &[String]) -> TextNumbers {
 }
 
 pub(super) enum KeyNumbers {
-    /// By the list of the pipeline.
+    /// Numbered by the list of the pipeline.
     Listed(TextNumbers),
-    /// In the order of their first rows. Rows choose these texts, and their hash is random.
+    /// Numbered in the order of their first rows. Rows choose these texts, so their hash is random.
     Discovered(KeyTexts),
 }
 

@@ -1,5 +1,5 @@
-//! Compares the values of a column with its bounds: how many are beyond each, and the longest
-//! stretch of values that are mostly beyond one.
+//! Compares the values of a column with its bounds: counts those beyond each bound, and finds the
+//! longest stretch of values that are mostly beyond one.
 //!
 //! Values are taken in blocks of [`BLOCK`], and a stretch is a series of blocks, in each of which
 //! most values are beyond the same bound. Missing values don't count, so a sparse column has blocks
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Number of values in a block.
 const BLOCK: u64 = 20;
 
-/// Values compared with their bounds: those of the first rows in some runs, all in a check.
+/// Values compared with their bounds: those of the first rows in some runs, all values in a check.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct ValueSurvey {
     /// Number of values.
@@ -36,7 +36,7 @@ pub struct BoundSurvey {
     open: ValueStretch,
 }
 
-/// Values in a row, without missing ones.
+/// Consecutive values, without missing ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValueStretch {
     /// Number of values.

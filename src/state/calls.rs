@@ -1,8 +1,8 @@
 //! System calls of a state directory, repeated after an interrupting signal.
 //!
-//! A signal, a debugger or a user-space file system may interrupt any of these, including those
-//! that the standard library repeats itself on files. `EINTR` is not a failure: nothing was lost,
-//! and an interrupted sync has reported no disk error.
+//! A signal, a debugger or a user-space file system may interrupt any of these calls, including
+//! those that the standard library repeats itself on files. `EINTR` is not a failure: no data were
+//! lost, and an interrupted sync has reported no disk error.
 
 use rustix::{
     fd::{AsFd, OwnedFd},
@@ -21,8 +21,8 @@ pub(super) fn openat(directory: impl AsFd, name: &str, flags: OFlags, mode: Mode
 }
 
 /// Creates a directory. Missing parents are created too, and are durable when this returns. They
-/// have the mode `parents` under any umask; without it 0755 less the umask, so that nobody else can
-/// put another directory in the place of this one.
+/// get the mode `parents` under any umask. Without `parents` they get 0755 without the bits of
+/// the umask, so that no other user can replace this directory.
 pub(super) fn make_directory(path: &Path, mode: Mode, parents: Option<Mode>) -> Result<()> {
     match (retry_on_intr(|| fs::mkdir(path, mode)), path.parent()) {
         (Err(Errno::NOENT), Some(parent)) if parent != Path::new("") => {

@@ -59,7 +59,7 @@ fn read_only_frame(file: &dyn StorageFile) -> Result<Option<Frame>, StateError> 
 pub(super) struct CheckpointWriter {
     /// The epoch of the newest checkpoint, 0 before the first.
     pub(super) newest: u64,
-    /// Index of the file that the next one replaces: not the newest's.
+    /// Index of the file that the next one replaces; never that of the newest.
     pub(super) next: usize,
     /// Links of the epochs committed since, in order.
     pub(super) links: VecDeque<ChainLink>,
@@ -69,7 +69,7 @@ impl CheckpointWriter {
     /// Encodes the checkpoint of `epoch`.
     ///
     /// # Errors
-    /// Unless `epoch` is committed and newer than the newest checkpoint.
+    /// Fails unless `epoch` is committed and newer than the newest checkpoint.
     pub(super) fn encode(
         &self,
         generation: u64,

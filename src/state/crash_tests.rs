@@ -1,8 +1,8 @@
-//! Injects every fault at every call of a run of thirty epochs that changes the disk, and again
+//! Injects every fault at every call that changes the disk, in a run of thirty epochs and again
 //! during the recovery. Requirements:
 //!
 //! - an acknowledged epoch is never lost;
-//! - a release that anyone could have seen is never replaced by another;
+//! - a release that may have been read is never replaced by another one;
 //! - epochs have no gaps; checkpoint and replay give the sums of the epochs;
 //! - recovering twice equals recovering once;
 //! - seen releases are anchored, and no start is refused because of its anchor.
@@ -50,7 +50,7 @@ fn anchored_epoch(disk: &SimulatedDisk) -> Result<u64, StateError> {
     Ok(anchor.anchored().map_or(0, |anchored| anchored.head.epoch))
 }
 
-/// The knowledge of an outside observer: acknowledgements received and releases seen.
+/// An outside observer: the acknowledgements and releases that it has seen.
 #[derive(Clone, Default)]
 pub(super) struct CrashObserver {
     pub(super) acknowledged: u64,
@@ -121,7 +121,7 @@ impl CrashObserver {
         }
     }
 
-    /// Reads the public log up to epoch `last`, as anyone can at this moment.
+    /// Reads the public log up to epoch `last`, as any reader can at this moment.
     pub(super) fn read_public_log(&mut self, disk: &SimulatedDisk, last: u64) -> Result<(), BrokenPromise> {
         let Ok(mut reader) = PublicReader::of(Box::new(disk.clone())) else { return Ok(()) };
         for _ in 0..last {
@@ -299,7 +299,7 @@ fn a_failed_sync_is_not_trusted_by_the_next_run() {
     });
 }
 
-/// Checks that the tests above can fail: a disk whose syncs do nothing must be detected.
+/// Checks that the tests above can fail: they must detect a disk whose syncs do nothing.
 #[test]
 fn a_disk_that_lies_about_syncs_is_caught() {
     let disk = SimulatedDisk::default();

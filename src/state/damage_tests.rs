@@ -1,8 +1,7 @@
-//! Damage at rest: flipped bits, truncated files, files that are missing, swapped or from another
-//! day. Each change is detected or harmless: no published epoch changes or is lost, and nothing
-//! panics.
+//! Damage at rest: flipped bits, truncated files, and files that are missing, swapped or outdated.
+//! Each change is detected or harmless: no published epoch changes or is lost, and no code panics.
 //!
-//! The files are a compacted log (the fixtures, which pin the format), the same log with all its
+//! The tests use a compacted log (the fixtures, which pin the format), the same log with all its
 //! segments, and a log with a single segment.
 
 use super::{
@@ -145,7 +144,7 @@ fn check_intact(disk: &SimulatedDisk) {
     );
 }
 
-/// Checks that the error names the file, or the segment that conflicts with it, and a remedy.
+/// Checks that the error names the file or a segment that conflicts with it, and a remedy.
 fn check_refused(disk: &SimulatedDisk, name: &str) {
     let error = open(disk).err().unwrap();
     let named = if is_private(name) { "private-" } else { name };
@@ -154,8 +153,8 @@ fn check_refused(disk: &SimulatedDisk, name: &str) {
     assert!(verify_storage(disk, None).problem.is_some());
 }
 
-/// Checks that a change from `offset` on is refused if nothing can replace the bytes: in the
-/// private log, and in the part of the public log that the private log can't rebuild.
+/// Checks that a change from `offset` on is refused if the bytes can't be restored: in the private
+/// log, and in the part of the public log that the private log can't rebuild.
 fn check_changed(disk: &SimulatedDisk, irreplaceable: usize, name: &str, offset: usize) {
     if is_private(name) || name == PUBLIC_LOG && offset < irreplaceable {
         check_refused(disk, name);
@@ -238,7 +237,7 @@ fn every_cut_is_detected_or_repaired() {
     }
 }
 
-/// The last run committed nothing, so its generation frame is at the tail and may be lost.
+/// The last run committed no epoch, so its generation frame is at the tail and may be lost.
 #[test]
 fn a_lost_generation_frame_is_harmless() {
     for files in logs() {
@@ -378,7 +377,7 @@ fn files_of_another_run_are_refused() {
     assert!(matches!(open(&disk), Err(StateError::Disorder { .. })));
 }
 
-/// A checksum can be recomputed; the chain still shows another history.
+/// Checksums can be recomputed after a change, but the chain then shows another history.
 #[test]
 fn a_release_that_was_rewritten_with_its_checksums_breaks_the_chain() {
     let disk = compacted();
@@ -397,8 +396,8 @@ fn a_release_that_was_rewritten_with_its_checksums_breaks_the_chain() {
     assert!(matches!(open(&disk), Err(StateError::Conflict { epoch: 2, .. })));
 }
 
-/// A directory restored from a copy that then continued is consistent. A reader that has read more
-/// detects it.
+/// A directory that was restored from a copy and then continued is consistent. A reader that has
+/// read more epochs detects it.
 #[test]
 fn a_reader_that_saw_more_refuses_a_restored_directory() {
     let disk = compacted();
@@ -437,8 +436,8 @@ fn other_parameters_another_version_and_another_role_are_refused() {
 }
 
 proptest! {
-    /// Overwrites bytes arbitrarily, in one file or in all. A start is refused or changes no
-    /// published value.
+    /// Overwrites bytes arbitrarily, in one file or in all. A start is refused, or no published
+    /// value has changed.
     #[test]
     fn arbitrary_damage_never_changes_a_release(
         log in 0usize..3,

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::frames::{PublicHeader, decode};
 use crate::time::epoch_start;
 
-/// Longer values are not printed.
+/// Maximum length of a printed value.
 const SHOWN: usize = 60;
 
 /// Maximum number of epochs whose boundaries are compared.

@@ -1,8 +1,8 @@
 //! Links a state directory to the ledger entry that pays for its releases.
 //!
-//! A run pays when it commits its first epoch, so a run that fails earlier has spent nothing.
-//! Before paying it fills the space of that epoch in the private log with zeros, so a disk that is
-//! full or fails at this write costs nothing either. Then, each step durable before the next
+//! A run pays when it commits its first epoch, so a run that fails earlier has no cost. Before
+//! paying it fills the space of that epoch in the private log with zeros. So a disk that is full or
+//! fails at this write causes no cost either. Then come these steps, each durable before the next
 //! begins:
 //!
 //! 1. the directory's identity in the file `enrolment`, newly drawn unless the ledger has an entry
@@ -14,15 +14,15 @@
 //! So every published epoch has an entry. A restart finds the entry by the identity and does not
 //! pay again; a newly made directory draws another identity and pays again.
 //!
-//! An entry is never taken back. After a crash or a failed write between steps 2 and 4 it stays,
-//! and pays for what the directory publishes later. Removing it would be unsafe: a copy of the
-//! directory, such as a cloned machine, may have found the entry and publish under it, and no file
-//! of the original shows that the copy exists.
+//! An entry is never removed. After a crash or a failed write between steps 2 and 4 it stays, and
+//! pays for later releases of the directory. Removing it would be unsafe: a copy of the directory,
+//! such as a cloned machine, may have found the entry and publish under it, and no file of the
+//! original shows that the copy exists.
 //!
-//! If the directory has not begun, a missing entry was never made; otherwise it has been lost.
+//! If the directory has not begun, a missing entry was never made. Otherwise the entry was lost.
 //!
-//! A directory that has not begun has published nothing. If the parameters of its log differ from
-//! the pipeline's, the log is replaced, so a pipeline file that failed can be corrected.
+//! A directory that has not begun has no releases. If the parameters of its log differ from the
+//! pipeline's, the log is replaced, so a pipeline file that failed can be corrected.
 
 use super::{
     RecoveredState, StateSettings, Store, anchor,

@@ -69,7 +69,7 @@ pub(super) fn file_header(role: FileRole) -> [u8; FILE_HEADER_LENGTH] {
     bytes
 }
 
-/// Accepts exactly what [`file_header`] lays out.
+/// Checks that these bytes are a header written by [`file_header`].
 pub(super) fn check_file_header(bytes: &[u8], role: FileRole) -> Result<(), HeaderFlaw> {
     let intact = bytes.len() == FILE_HEADER_LENGTH
         && bytes[0..8] == MAGIC
@@ -91,7 +91,7 @@ pub(super) struct FrameHeader {
     pub(super) length: u32,
     /// One of [`kind`].
     pub(super) kind: u8,
-    /// The file was known to be on disk up to here when the frame was written.
+    /// The file was known to be on disk up to this length when the frame was written.
     pub(super) synced_length: u64,
     /// CRC-32C of the payload.
     pub(super) payload_checksum: u32,

@@ -1,12 +1,12 @@
-//! Durable state: each epoch is committed once, synced, then published, and never drawn again.
+//! Durable state. Each epoch is committed once, synced and then published. It is never drawn again.
 //!
 //! [`Store`] is the only writer of a state directory. [`PublicReader`] follows the releases;
 //! [`verify`] checks all files. `docs/formats.md` specifies the bytes and the rule: commit before
 //! publishing, and never recompute a committed epoch.
 //!
-//! After a crash there are two cases. An epoch without a committed frame was seen by nobody, so
-//! fresh noise is harmless. The release of an epoch with a committed frame is read back. The
-//! actions of a start are a pure function of the files it finds (`recovery`).
+//! After a crash there are two cases. An epoch without a committed frame was never published, so
+//! fresh noise is safe. The release of an epoch with a committed frame is read back. The actions of
+//! a start are a pure function of the files it finds (`recovery`).
 
 mod anchor;
 mod batch;
@@ -132,7 +132,7 @@ pub struct Store {
     stopped: Option<String>,
 }
 
-/// How a state directory is kept. The published releases do not depend on it.
+/// Storage settings of a state directory. The published releases do not depend on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateSettings {
     /// Exact sums to keep longer than recovery needs them.
@@ -295,7 +295,7 @@ impl Store {
         if let Some(anchor) = &mut self.anchor {
             anchor.move_to(self.head)?;
         }
-        // Publish nothing if the path leads elsewhere: another run may be at work on the log found
+        // Publish nothing if the path leads to another directory: another run may be using the log
         // there.
         self.confirm()?;
         self.public.append(&epochs.public)?;
@@ -327,7 +327,7 @@ impl Store {
         })
     }
 
-    /// Begins a segment and removes those behind the checkpoint of epoch `older`, 0 for none.
+    /// Begins a segment and removes those behind the checkpoint of epoch `older`; 0 removes none.
     fn compact(&mut self, older: u64) -> Result<(), StateError> {
         let LogHead { generation, epoch, link } = self.head;
         if let Some(segment) = self.segments.next(epoch) {

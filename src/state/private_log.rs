@@ -1,8 +1,8 @@
 //! The private log: segments. Each has a header and a segment frame, then for each run one
 //! generation frame and its committed epoch frames.
 //!
-//! The readable part decides what happened. Bytes after an unreadable frame are either a torn tail,
-//! never acknowledged, or damage; the synced length of a later frame decides which
+//! Readable frames are authoritative. Bytes after an unreadable frame are either a torn tail, which
+//! was never acknowledged, or damage. The synced length of a later frame decides which
 //! (`docs/formats.md`).
 
 use super::{
@@ -28,7 +28,7 @@ pub(super) struct PrivateFacts {
     pub(super) length: u64,
     /// Length of its readable prefix of frames.
     pub(super) end: u64,
-    /// No readable frame proves that bytes after this offset were synced.
+    /// End of the part that readable frames prove to be synced.
     pub(super) unproven: u64,
     /// State of the bytes after the readable part.
     pub(super) tail: LogTail,
@@ -43,7 +43,7 @@ pub(super) struct LogSegment {
     pub(super) number: u64,
     /// The last epoch before it.
     pub(super) epoch: u64,
-    /// When it was begun, in seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub(super) begun: u64,
 }
 
@@ -58,18 +58,18 @@ pub(super) struct LogPosition {
 /// State of the bytes after the readable part of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LogTail {
-    /// Nothing.
+    /// There are no such bytes.
     Clean,
     /// Rest of a commit that was not acknowledged.
     Torn,
-    /// Bytes that had been synced: a later frame says so.
+    /// Bytes that had been synced, according to a later frame.
     Damaged,
 }
 
 /// A frame of the private log, by kind.
 pub(super) enum LogEntry<'a> {
     Header,
-    /// The log begins with the `first` one.
+    /// `first` if the log begins with this segment.
     Segment {
         begins: SegmentPayload,
         first: bool,
@@ -106,7 +106,7 @@ impl PrivateFacts {
         self.segments.first().map_or(0, |first| first.epoch)
     }
 
-    /// Returns where the readable part ends.
+    /// Returns the end of the readable part.
     pub(super) fn end(&self) -> LogPosition {
         LogPosition { segment: self.last.max(1), offset: self.end }
     }
@@ -206,8 +206,8 @@ impl PrivateFacts {
         Ok(LogEntry::Header)
     }
 
-    /// Checks a segment frame. The first one gives the state before the log; the others must match
-    /// what was read.
+    /// Checks a segment frame. The first one gives the state before the log. The others must match
+    /// the frames before them.
     fn admit_segment(
         &mut self,
         file: &dyn StorageFile,

@@ -24,7 +24,7 @@ const FORMAT: &str = "hushflow strategy 1";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StrategyRequest {
-    /// Method: the name on the command line, and what else its fit depends on.
+    /// Method: its name on the command line, and the other parameters of its fit.
     pub method: String,
     /// As on the command line. A matrix needs more than its name: see [`StrategyRequest::new`].
     pub workload: String,

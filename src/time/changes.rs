@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, TimeZone};
 
-/// No zone skips or repeats more: Samoa left out a day.
+/// Longest change of any zone: Samoa left out a day.
 const LONGEST: i64 = 24 * 3_600_000_000;
 
-/// What a change of the clocks does to a local time.
+/// Effect of a change of the clocks on a local time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClockChange {
-    /// It does not exist, and is read as if it were that much later.
+    /// It does not exist. It is read as the time that is later by the length of the change.
     Skipped,
     /// It comes twice, and is read as the first of both.
     Repeated,
@@ -22,19 +22,19 @@ pub(crate) enum ClockChange {
 /// Finds local times of a zone at which its clocks change.
 pub(crate) struct ClockChanges {
     zone: TimeZone,
-    /// Microseconds since 1970 none of which is near a change, so that their texts need not be
-    /// read.
+    /// Range of microseconds since 1970 without a change nearby, so that the texts of these times
+    /// need not be read.
     far: Range<i64>,
 }
 
 impl ClockChanges {
-    /// Finds those of a zone; `None` for UTC, which has none.
+    /// Finds the changes of a zone; `None` for UTC, which has no changes.
     pub(crate) fn of(zone: &TimeZone) -> Option<Self> {
         (*zone != TimeZone::UTC).then(|| ClockChanges { zone: zone.clone(), far: 0..0 })
     }
 
-    /// Returns what happens to the local time from which a time was read; `None` if nothing does,
-    /// or if it had an offset.
+    /// Returns the effect of a change on the local time from which `time` was read. `None` if there
+    /// is no effect, or if the text had an offset.
     pub(crate) fn at(&mut self, time: i64, local: impl FnOnce() -> Option<DateTime>) -> Option<ClockChange> {
         if self.far.contains(&time) {
             return None;
@@ -69,7 +69,7 @@ mod tests {
             let zone = time_zone(zone).unwrap();
             let mut changes = ClockChanges::of(&zone).unwrap();
             let time = parse_local_time(text, &zone).unwrap();
-            // The second time, what is known of the zone is used.
+            // The second time, the stored range of the zone is used.
             for _ in 0..2 {
                 let found = changes.at(time, || local_time(text.as_bytes(), None));
                 assert_eq!(found, expected, "{text}");

@@ -71,7 +71,7 @@ impl TimeFormat {
             }
             TimeFormat::Pattern(pattern) => {
                 let parts = BrokenDownTime::parse(pattern, text).ok()?;
-                // A named zone would need a separate look-up.
+                // Named zones are not supported, because they would need a separate look-up.
                 if parts.iana_time_zone().is_some() {
                     return None;
                 }

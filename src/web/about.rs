@@ -1,4 +1,4 @@
-//! Public facts about a log before its first epoch, and what a reader can choose.
+//! Public facts about a log before its first epoch, and the choices of a reader.
 
 use hushflow_mechanism::epochs::Schedule;
 use hushflow_mechanism::moments::SecondMoment;

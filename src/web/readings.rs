@@ -1,10 +1,10 @@
 //! The numbers of a chart, or of all keys at once, as one JSON document.
 //!
-//! A document holds at most about [`READINGS`] readings: the more keys and series, the fewer epochs
-//! of them. They are evenly spaced, and the newest is always among them. Documents are kept for all
-//! readers, [`KEPT`] of them. A document is computed again once the log has grown, but not before
-//! [`REST`] times as long has passed as that took. So however many readers ask, a page takes a
-//! bounded share of the processor.
+//! A document holds at most about [`READINGS`] readings: the more keys and series, the fewer
+//! epochs. The epochs are evenly spaced and include the newest. All readers share the documents, of
+//! which the last [`KEPT`] used are kept. A document is computed again after the log has grown, but
+//! not before a pause of [`REST`] times the last computation. So a page takes a bounded share of
+//! the processor, for any number of readers.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,30 +16,30 @@ use super::choice::SeriesChoice;
 use crate::follow::{EpochEstimates, FollowError, Follower, Subject, open_log};
 use crate::http::{ComputeTurn, HttpRequest};
 
-/// Readings in a document.
+/// Maximum number of readings in a document, approximately.
 const READINGS: u64 = 6000;
 
 /// Minimum and maximum number of epochs in a document, unless the log has fewer.
 const EPOCHS: (u64, u64) = (12, 480);
 
-/// Documents that are kept.
+/// Number of documents that are kept.
 const KEPT: usize = 16;
 
 /// Pause after a computation, as a multiple of its duration.
 const REST: u32 = 10;
 
-/// Maximum number of epochs that are read in a turn, which ends after one that is selected.
+/// Maximum number of epochs that are read in a turn. A turn also ends after a selected epoch.
 const TURN_EPOCHS: usize = 64;
 
 /// Subject of a document.
 pub(super) struct ReadingsQuery {
     pub(super) subject: Subject,
-    /// Keys in order; the number of keys stands for their total.
+    /// Keys in order. The number of keys means the total over all keys.
     pub(super) keys: Vec<u32>,
     pub(super) series: Vec<SeriesChoice>,
     /// The first and last epoch to show.
     pub(super) range: EpochRange,
-    /// Standard deviations of noise that an interval reaches.
+    /// Half-width of an interval, in standard deviations of the noise.
     pub(super) reach: f64,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct ReadingsQuery {
 pub(super) struct EpochRange {
     pub(super) from: Option<u64>,
     pub(super) to: Option<u64>,
-    /// Instead: this many up to the newest.
+    /// Number of epochs to show, up to `to` or the newest. It replaces `from`.
     pub(super) last: Option<u64>,
 }
 
@@ -170,17 +170,17 @@ impl ReadingColumns {
     }
 }
 
-/// Documents that have been computed, the latest used last.
+/// Computed documents, the last used at the end.
 #[derive(Default)]
 pub(super) struct KeptDocuments(Mutex<Vec<(String, SharedDocument)>>);
 
-/// A document that one reader computes at a time.
+/// A document. Its lock lets only one reader compute it at a time.
 type SharedDocument = Arc<Mutex<Option<KeptDocument>>>;
 
 struct KeptDocument {
     text: Arc<str>,
     published: u64,
-    /// When the next may be computed.
+    /// Time from which on the next document may be computed.
     due: Instant,
 }
 

@@ -1,5 +1,5 @@
-//! The view `adam`: in every form, against moments under its two workloads; on every kind of log;
-//! invalid requests.
+//! The view `adam`: all output forms, compared with moments under its two workloads; every kind of
+//! log; invalid requests.
 
 use std::path::{Path, PathBuf};
 

@@ -10,7 +10,7 @@ use crate::parquet;
 
 const ROWS: usize = 4000;
 
-/// Rows of three columns; about a third of the values is missing, the more the larger they are.
+/// Rows of three columns. About a third of the values are missing, more often the larger they are.
 fn rows() -> Vec<[Option<f64>; 3]> {
     let mut random = Random(26);
     let mut unit = move || random.below(1001) as f64 / 1000.0;
@@ -82,7 +82,7 @@ fn of_rows(rows: &[[Option<f64>; 3]], i: usize, j: usize) -> (f64, f64, f64) {
     (count, x, covariance)
 }
 
-/// Within eight deviations of the noise: a false alarm has probability 2·10⁻¹⁵.
+/// Allows eight deviations of the noise: a false alarm has probability 2·10⁻¹⁵.
 #[track_caller]
 fn near(what: &str, found: &Value, noise: &Value, expected: f64) {
     let (found, noise) = (number(found), number(noise));
@@ -113,8 +113,8 @@ fn each_column_and_pair_uses_the_rows_that_have_it() {
     }
     assert_eq!(last["missing_at_random"], false);
     assert_eq!(last["count_interval"].as_array().map(Vec::len), Some(2), "{last}");
-    // No regression line uses the rows with both columns, and the assumption that it needs is wrong
-    // here.
+    // No regression line is computed from the rows with both columns, and the assumption that it
+    // needs is wrong here.
     for (more, quality) in [(&[][..], "different-rows"), (&["--missing-at-random"], "not-missing-at-random")]
     {
         let arguments = [&["--regress", "y~x"], more].concat();
@@ -181,7 +181,7 @@ fn values_missing_at_random_give_correlations_and_lines() {
     assert_eq!(line["quality"], "if-missing-at-random", "{line}");
     let slope = of_rows(&lacking, 0, 1).2 / of_rows(&lacking, 0, 0).2;
     near("slope", &line["coefficients"]["x"], &line["coefficients_noise"]["x"], slope);
-    // Where rows are complete, nothing is assumed.
+    // With complete rows, no assumption is needed.
     let skip = text.replace("'by-column'", "'skip'");
     run_json(&lab, "skip", &skip).failed(2, &["views[0].missing_at_random", "leave it out"]);
     let skip = pipeline("rows.csv", "").replace("'by-column'", "'skip'");
@@ -190,7 +190,7 @@ fn values_missing_at_random_give_correlations_and_lines() {
 }
 
 /// Only rows with values at the bounds have both columns. The quotient of covariance and deviations
-/// is 2.4 then, which no correlation can be.
+/// is then 2.4, which is not a possible correlation.
 #[test]
 fn a_quotient_beyond_one_is_no_correlation() {
     let lab = Lab::new();
@@ -336,8 +336,8 @@ fn keys_with_bounds_of_their_own_are_reported_in_their_own_units() {
     run_json(&lab, "keyless", &keyless).failed(2, &["columns[0].bounds: there is no [key]"]);
 }
 
-/// The forecast for a share of missing values is the half-width that a run publishes, but for the
-/// noise of its counts (0.1 % here).
+/// The forecast for a share of missing values is the half-width that a run publishes, except for
+/// the noise of its counts (0.1 % here).
 #[test]
 fn plan_forecasts_the_intervals_of_columns_that_lack_values() {
     let lab = Lab::new();

@@ -128,8 +128,8 @@ fn plan_prints_the_noise_of_each_moment_and_of_the_mean() {
     close("heavier", &heavier["lambda"], 2.0, 1e-14);
 }
 
-/// For the identity and records replaced in place, both cross at √(1 − 2/d)/2; d = 1 has no
-/// crossing.
+/// For the identity and records replaced in place, both curves cross at √(1 − 2/d)/2. For d = 1
+/// they do not cross.
 #[test]
 fn plan_advises_on_second_moments() {
     let advice = |dimension: u32, sigma: f64, rest: &str| {

@@ -21,7 +21,7 @@ fn text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The names of metrics in a text: words that begin with `hushflow_` and a small letter.
+/// The names of metrics in a text: words that begin with `hushflow_` and a lower-case letter.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let is_metric = |word: &&str| {
@@ -73,7 +73,7 @@ fn the_demonstration_writes_what_its_pipeline_reads() {
     let report = &checked.succeeded().json()[0];
     assert_eq!(report["rows"], 20, "{report}");
     assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report}");
-    // The variant with a sink whose password is a secret, begun anew and after the plain one.
+    // The variant with a sink whose password is secret, in a new directory and after the plain one.
     for spool in [lab.path("variant"), spool.clone()] {
         let mut with_sink = Command::new("sh");
         with_sink.arg(deploy("compose/source.sh")).arg(&spool).arg("1").env("SINKS", "redis");
@@ -81,7 +81,7 @@ fn the_demonstration_writes_what_its_pipeline_reads() {
         let pipeline = Pipeline::load(&spool.join("orders.toml")).expect("a pipeline");
         assert_eq!(pipeline.sinks.len(), 1);
     }
-    // Another start of the plain one keeps the beginning, and no sink.
+    // Another start of the plain variant writes the same file as at first, without a sink.
     assert!(source.status().unwrap().success());
     assert_eq!(text(&spool.join("orders.toml")), written);
 }
@@ -137,7 +137,7 @@ fn units(page: &str) -> Vec<(&str, &str)> {
     named.collect()
 }
 
-/// Verifies the unit, not whether this machine has the binary, the manual and the user.
+/// Makes the unit verifiable on a machine without the binary, the manual and the user.
 fn for_this_machine(text: &str) -> String {
     let text = text.replace("ExecStart=/usr/bin/hushflow", "ExecStart=hushflow");
     let text = text.replace("ExecStart=hushflow", "ExecStart=/bin/true");

@@ -1,6 +1,6 @@
-//! Keys that nobody listed: which are shown and how they count, on any number of workers and
-//! processes and after lost epochs, also under entities; what a log reveals; `plan`, `tail` and
-//! refusals.
+//! Discovered keys: which keys are shown and how they count, for any number of workers and
+//! processes, after lost epochs, and under entities. Also the information that a log reveals,
+//! `plan`, `tail` and refusals.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use crate::harness::{
 const EPOCHS: usize = 12;
 const ROWS: usize = 24_000;
 
-/// Half of the rows have the key `often`, a quarter `second`; `late` comes in the second half. All
-/// others are the only row of their key.
+/// Half of the rows have the key `often`, a quarter `second`; `late` comes in the second half.
+/// Every other row has a key of its own.
 fn key(index: usize) -> String {
     match index % 8 {
         0..4 => "often".into(),
@@ -50,7 +50,7 @@ fn lines(ended: Ended) -> Vec<Value> {
     ended.succeeded().json()
 }
 
-/// Returns what a command that fails writes on standard error.
+/// Returns the standard error of a command that fails.
 fn refused(command: &mut Command) -> String {
     let ended = finish(command);
     assert_ne!(ended.code, Some(0), "{}", ended.out);
@@ -88,7 +88,7 @@ fn frequent_keys_are_shown_with_all_their_records() {
     assert_eq!(verified[0]["ok"], true);
 }
 
-/// Nothing that readers see holds a key that was not shown, nor does standard error.
+/// Keys that were not shown are neither in the public files nor on standard error.
 #[test]
 fn keys_that_are_not_shown_stay_private() {
     let lab = Lab::new();
@@ -126,7 +126,7 @@ fn workers_processes_and_lost_epochs_change_nothing() {
     let state = lab.path("two processes");
     two_processes(&pipeline, &state);
     assert!(values(&state) == expected, "two processes");
-    // From one lost epoch to all but one: before and after keys were found.
+    // Loses one epoch, two, … up to all but one: cuts before and after keys were found.
     for lost in 1..EPOCHS {
         let state = lab.path(&format!("{lost} lost"));
         finish(&mut run(&pipeline, &state, 1)).succeeded();
@@ -146,7 +146,7 @@ fn workers_processes_and_lost_epochs_change_nothing() {
 fn a_run_that_resumes_in_a_longer_file_keeps_its_slots() {
     let lab = Lab::new();
     let state = lab.path("state");
-    // Noise of the system: the second run reads secrets back.
+    // The noise is from the operating system, so the second run must read stored secrets.
     let half = pipeline(&lab, ROWS / 2, "");
     finish(&mut run(&half, &state, 1)).succeeded();
     let begun = releases(&state);
@@ -172,7 +172,7 @@ fn user(place: usize) -> String {
 
 const ENTITY: &str = "entity = { column = 'user', participations = 12 }\n";
 
-/// The pages with users, who are protected.
+/// The same pages, with protected users.
 fn entity_pipeline(lab: &Lab, more: &str) -> PathBuf {
     let path = pipeline(lab, 0, more);
     let key = |place| if place % 8 == 7 { "hoard".into() } else { key(place) };

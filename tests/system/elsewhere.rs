@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
 
-/// A user that owns nothing.
+/// A user without files of its own.
 const NOBODY: u32 = 65_534;
 
 /// A copy of the binary that everyone may execute.
@@ -20,8 +20,8 @@ fn binary_for_all(lab: &Lab) -> PathBuf {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
     let copy = lab.path("hushflow");
-    // By another process: a child that is started meanwhile would inherit a handle that may write,
-    // and a file that may be written can't be executed.
+    // Another process copies the file. If this one did, a child that is started meanwhile would
+    // inherit a writable handle, and a file that is open for writing can't be executed.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_hushflow")).arg(&copy).status().unwrap();
     assert!(copied.success());
     mode(&copy, 0o755);
@@ -58,7 +58,7 @@ fn readers_need_the_public_directory_alone() {
     assert!(!state.join("public.log").exists());
     let mode_of = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode_of(&state), 0o700);
-    // Nobody else may replace a state directory, under any umask.
+    // No other user may replace a state directory, under any umask.
     let deep = run(&pipeline, &lab.path("new/deep/state"), 1);
     let mut open = Command::new("sh");
     open.args(["-c", "umask 000; exec \"$0\" \"$@\""]).arg(deep.get_program()).args(deep.get_args());
@@ -84,7 +84,7 @@ fn readers_need_the_public_directory_alone() {
         finish(&mut as_nobody(&binary, &["tail", "--json"], &state)).failed(1, &["state", "denied"]);
     }
 
-    // The owner verifies one against the other.
+    // The owner compares the public log with the private one.
     let mut verify = hushflow(["verify", "--json"]);
     let verified = finish(verify.arg(&state).arg("--public").arg(&public)).succeeded().json();
     assert_eq!((&verified[0]["ok"], &verified[0]["published"]), (&Value::from(true), &Value::from(20)));

@@ -1,6 +1,6 @@
-//! Runs that protect entities: the rows that pass the bound must equal those of plain loops, for
-//! any order of rows and distribution of the run, and after kills. The noise must be the one that
-//! `plan` predicts.
+//! Runs that protect entities. The rows that pass the bound must equal those of plain loops, for
+//! any order of rows and any number of workers and processes, and after kills. The noise must be
+//! the one that `plan` predicts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -135,8 +135,9 @@ fn aircraft_are_bounded_as_plain_loops_bound_them() {
     assert_eq!(seen.len(), 5, "every kind of bound has sums of its own");
 }
 
-/// The flights, with about every third arrival delayed at random, and about every tenth row written
-/// twice: the copy comes at the same time, an hour or a day later. Rows are in order of arrival.
+/// The flights, with about every third arrival delayed at random, and about every tenth row
+/// duplicated. The copy comes at the same time, an hour or a day later. Rows are in order of
+/// arrival.
 fn disturbed(lab: &Lab) -> PathBuf {
     let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/flights_jan2013.csv");
     let text = std::fs::read_to_string(original).expect("the data");
@@ -227,7 +228,7 @@ fn bounds_survive_kills_and_other_numbers_of_workers() {
     let pipeline = people(&lab, 400);
     let expected = expected(&pipeline);
     let state = lab.path("state");
-    // Within the first checkpoint, after it, and after the second.
+    // Kills before the first checkpoint, after it, and after the second.
     for (workers, enough) in [(1, 30), (2, 100), (3, 210)] {
         let mut child = run(&pipeline, &state, workers).spawn().expect("the run starts");
         await_until("epochs are published", || releases(&state).len() >= enough);
@@ -262,8 +263,8 @@ fn records_of_an_open_epoch_do_not_stop_a_resumed_run() {
     let counts = || sums(&state).iter().map(|epoch| epoch[0]).collect::<Vec<_>>();
     let running = run(&pipeline, &state, 2).spawn().expect("the run starts");
     await_until("two epochs have closed", || releases(&state).len() == 2);
-    // By then whole batches of the third epoch have been read, and no commit knows its
-    // participants.
+    // By then whole batches of the third epoch have been read, but its participants are not
+    // committed.
     std::thread::sleep(std::time::Duration::from_millis(500));
     stop(&running);
     wait(running).succeeded();
@@ -331,7 +332,7 @@ fn senders(lab: &Lab, more: &str) -> PathBuf {
     lab.write("senders.toml", text)
 }
 
-/// 600 people with six records each. Three of the six count; the workers count them together.
+/// 600 people have six records each, of which three count. The counters add up over workers.
 #[test]
 fn counters_show_what_limits_leave_out() {
     let lab = Lab::new();

@@ -18,7 +18,7 @@ const STATE: [(&str, &[u8]); 3] = [
     ("public.log", PUBLIC),
 ];
 
-/// The pipeline of the run whose first thousand rows made the fixture.
+/// The pipeline whose first thousand rows made the fixture.
 const PIPELINE: &str = "name = 'golden estimates'
 source.path = 'rows.csv'
 columns = [{ name = 'a', lower = -1, upper = 1 }, { name = 'b', lower = -1, upper = 1 }]
@@ -73,7 +73,7 @@ fn a_log_of_estimates_is_read_and_continued() {
     assert_eq!((&entry["pipeline"], &entry["epochs"]), (&json!("golden estimates"), &json!(4)));
     assert_eq!(entry["noise_multiplier"], 1.193518587158014);
 
-    // A new run appends to the log and changes nothing in it.
+    // A new run appends to the log and does not change its earlier bytes.
     lab.write("rows.csv", rows(1600));
     finish(&mut run(&lab.write("golden.toml", PIPELINE), &state, 1)).succeeded();
     let longer = std::fs::read(state.join("public.log")).unwrap();
@@ -105,7 +105,7 @@ fn a_ledger_is_read_and_extended() {
     let sigma = 8.057_618_480_733_527_f64;
     assert_eq!(field("noise_multiplier"), [sigma, sigma, 6.455_567_486_484_489].map(Value::from));
     assert_eq!(report["budget"]["epsilon"], 3.0);
-    // Converted to one record in place: one step, two steps, and the ρ of noise and selections.
+    // In units of one record in place: one step, two steps, and the ρ of noise and selections.
     let squared = 5.0 / sigma.powi(2) + 0.01 * (1.3 + 0.35 * std::f64::consts::PI);
     close("μ of all", &report["composition"]["mu"], squared.sqrt(), 1e-6);
 

@@ -1,5 +1,5 @@
-//! Tests that only one run at a time holds a state directory and its copies that share an anchor,
-//! whatever is deleted, renamed or copied, and wherever a run is suspended.
+//! Tests that only one run at a time holds a state directory and its copies that share an anchor.
+//! This holds if files are deleted, renamed or copied, and wherever a run is suspended.
 
 use std::fs;
 use std::io::Write;
@@ -35,10 +35,10 @@ impl Waiting {
         Waiting { lab, state, run, input, rest: rows[1000..].concat(), other }
     }
 
-    /// Sends the remaining rows, and checks that nothing more is published in `published`.
+    /// Sends the remaining rows, and checks that no more epochs are published in `published`.
     fn ends_refused(mut self, published: &Path) {
         let before = releases(published).len();
-        // It may end before it has read everything.
+        // The run may end before it has read everything.
         let _ = self.input.write_all(self.rest.as_bytes());
         drop(self.input);
         wait(self.run)
@@ -52,7 +52,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.expect("cp runs").success());
 }
 
-/// Any file that is not a log may be deleted: none of them is the lock.
+/// Any file that is not a log may be deleted, because the lock is not in such a file.
 #[test]
 fn a_second_run_is_refused_after_files_are_deleted() {
     let mut waiting = Waiting::new();
@@ -71,7 +71,7 @@ fn a_second_run_is_refused_after_files_are_deleted() {
     assert_eq!(releases(&waiting.state).len(), 20);
 }
 
-/// The directory is renamed, and another run continues on its copy.
+/// If the directory is renamed and another run continues on its copy, the first run ends.
 #[test]
 fn a_run_publishes_no_more_in_a_directory_that_was_replaced() {
     let waiting = Waiting::new();
@@ -100,7 +100,7 @@ fn signal(child: &Child, signal: &str) {
     assert!(status.expect("a signal is sent").success());
 }
 
-/// A copy is refused while the first run is suspended, at any point, and after it has continued.
+/// A copy is refused while the first run is suspended at any point, and after it has continued.
 #[test]
 fn a_copy_that_shares_the_anchor_is_refused_wherever_the_first_run_is_suspended() {
     let lab = Lab::new();
@@ -122,7 +122,7 @@ fn a_copy_that_shares_the_anchor_is_refused_wherever_the_first_run_is_suspended(
         copy(&state, &twin);
         let seen = releases(&twin).len();
         if seen == stream.epochs as usize {
-            // It has ended before it could be suspended.
+            // The first run has ended before it could be suspended.
             break;
         }
         finish(&mut run(&pipeline, &twin, 1)).failed(1, &["another run holds this anchor"]);

@@ -1,5 +1,5 @@
-//! The links of a cluster, from outside: strangers, impostors, a network recorder, and processes
-//! that end before all are connected.
+//! The links of a cluster, seen from outside: strangers, impostors, a recorder of network traffic,
+//! and processes that end before all are connected.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -107,7 +107,7 @@ fn await_line(lines: &Receiver<String>, part: &str) -> String {
     std::iter::repeat(()).map(line).find(|line| line.contains(part)).expect("an endless search")
 }
 
-/// Both before all are connected and during the run.
+/// Checks both phases: before all are connected, and during the run.
 #[test]
 fn random_bytes_and_silence_neither_stop_nor_join_a_cluster() {
     let case = LinkedRun::new(2);
@@ -147,7 +147,7 @@ fn impostors_are_refused() {
     };
     let first = case.start(0);
     await_until("it listens", || TcpStream::connect(&case.hosts[0]).is_ok());
-    // Two with everything but the key. They keep trying.
+    // Two processes without the right key. They keep trying.
     let wrong = case.key("other.key");
     let outside = [Some(wrong.as_path()), None].map(|key| {
         let mut impostor = case.process(2, &elsewhere(2), key);
@@ -155,7 +155,7 @@ fn impostors_are_refused() {
     });
     let third = case.start(2);
     await_line(&first.1, "another process has called");
-    // One with the key, and the number of a connected process.
+    // One process with the key, but with the number of a connected process.
     finish(&mut case.process(2, &elsewhere(2), Some(&ours))).failed(1, &["number of this one"]);
     let second = case.start(1);
     case.check(vec![first, second, third]);
@@ -174,7 +174,7 @@ fn a_kill_during_bootstrap_ends_all_processes_at_once() {
     await_line(&first_says, "another process has called");
     third.kill().expect("a child can be killed");
     wait(third);
-    // At once, without the minute of waiting for a process that never came.
+    // The error comes at once, without the usual minute of waiting for a missing process.
     await_line(&first_says, "process 2 has ended before the run began");
     assert_eq!(wait(first).code, Some(1));
 }

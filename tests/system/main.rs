@@ -1,5 +1,5 @@
-//! The whole system: the real binary, real files, real servers, real failures. It is one program,
-//! because linking is most of the cost of a test; `cargo test --test system kills` runs one module
+//! System tests: the real binary, real files, real servers, real failures. They are one program,
+//! because linking is most of the cost of a test. `cargo test --test system kills` runs one module
 //! of it.
 //!
 //! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `query`, `train`, `audit`,

@@ -50,7 +50,7 @@ fn components_are_computed_in_every_form() {
     assert_eq!(tailed(&["--json"]), run.out);
     let last = run.json().pop().expect("ten epochs");
     let [first, second] = [0, 1].map(|index| &last["components"][index]);
-    // Of (x, x/2), and of w.
+    // The component of (x, x/2), then that of w.
     for (component, value) in [(first, 0.416), (second, 0.359)] {
         let (found, noise) = (number(&component["eigenvalue"]), number(&component["eigenvalue_noise"]));
         assert!(noise < 0.02 && (found - value).abs() < 6.0 * noise + 0.003, "{found} ± {noise}");

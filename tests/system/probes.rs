@@ -44,7 +44,7 @@ fn a_run_is_ready_while_epochs_come_within_their_deadline() {
     let (status, late) = ask(&address, "GET", "/readyz");
     assert!(status == 503 && late.contains("no epoch for 1s") && late.contains("--ready-within"), "{late}");
     health(&["--ready"]).failed(1, &["/readyz", "no epoch for"]);
-    // It is alive nevertheless.
+    // The run is alive, although it is not ready.
     assert_eq!(ask(&address, "GET", "/healthz"), (200, "alive\n".into()));
     assert_eq!(health(&[]).succeeded().out, "alive\n");
     let metrics = ask(&address, "GET", "/metrics").1;

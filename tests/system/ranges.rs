@@ -1,5 +1,5 @@
-//! Large files, of text, packed text and Parquet, that the workers of all processes read at once:
-//! the exact sums and the releases are those of one reader, also when processes are killed.
+//! Large files of text, packed text and Parquet that the workers of all processes read in parallel.
+//! The exact sums and the releases equal those of one reader, also if processes are killed.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -113,8 +113,8 @@ fn write_as(lab: &Lab, kind: &str, name: &str, text: &str) -> String {
     }
 }
 
-/// The other process finds other values in a file with as many rows. So the sums show who has read
-/// them.
+/// In the other process, the file has the same number of rows with other values. So the sums show
+/// which process has read them.
 #[test]
 fn values_are_read_by_the_other_process() {
     let (lab, stream) = (Lab::new(), Stream { rows: 70_000, epochs: 70 });

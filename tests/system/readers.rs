@@ -1,4 +1,4 @@
-//! Hostile readers of every port of a publishing process: the run continues and loses nothing, and
+//! Hostile readers of every port of a publishing process. The run continues and loses no data, and
 //! a well-behaved reader is served afterwards.
 
 use std::io::{Read, Write};
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use crate::harness::{Lab, Random, answer, await_until, hushflow, releases, run, send, served, stop, wait};
 
-/// Simultaneous connections of a storm: more than a process with 128 descriptors can hold.
+/// Number of simultaneous connections: more than a process with 128 descriptors can hold.
 const CONNECTIONS: usize = 400;
 
-/// Epochs of the stream: the private log begins a new file after each 64.
+/// Epochs of the stream. The private log begins a new file after every 64.
 const EPOCHS: usize = 640;
 
 fn pipeline(more: &str) -> String {
@@ -119,7 +119,7 @@ fn a_storm_of_slow_readers_neither_ends_nor_holds_up_a_run() {
     thread::scope(|scope| {
         scope.spawn(|| storm(&addresses, &on));
         let _ending = Ending(&on);
-        // Meanwhile, segments of the log are begun and removed.
+        // Meanwhile, the log begins new segments and removes old ones.
         for part in 1..=8 {
             feed(&mut input, EPOCHS / 10);
             await_until("what was read is published", || releases(&state).len() == part * EPOCHS / 10);
@@ -214,7 +214,7 @@ fn peak(child: &Child) -> u64 {
     1024 * line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
 }
 
-/// Noise levels of ten million epochs take 80 MB. Six readers of three epochs need none of them.
+/// Noise levels of ten million epochs take 80 MB. Six readers of three epochs must not need them.
 #[test]
 fn the_cost_of_a_request_grows_with_published_epochs_only() {
     let lab = Lab::new();

@@ -1,5 +1,5 @@
-//! Crashes: after any kill, every epoch is published once, never changes, and the sums equal those
-//! of an undisturbed run. The campaign of many kills is in `kills.rs`.
+//! Crashes: after any kill, every epoch is published once and never changes, and the sums equal
+//! those of an undisturbed run. `kills.rs` repeats this with many kills.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -34,8 +34,8 @@ impl PublishedReleases {
     }
 }
 
-/// Kills a run: in one case of four soon after its start, otherwise after it has published more
-/// bytes, fewer than `most`.
+/// Kills a run at random: in one case of four soon after its start, otherwise after it has
+/// published some more bytes, fewer than `most`.
 fn kill_at_random(child: &mut Child, state: &Path, random: &mut Random, most: u64) {
     let published = || state.join("public.log").metadata().map_or(0, |log| log.len());
     if random.below(4) > 0 {
@@ -64,7 +64,7 @@ fn a_process_whose_peer_is_killed_ends_and_the_run_can_be_resumed() {
         children[victim].kill().expect("a child can be killed");
         let [first, second] = children.map(wait);
         let survivor = [second, first].into_iter().nth(victim).expect("one of two");
-        // Before the run begins, an earlier commit may be published.
+        // A process that starts may publish the earlier commit before the run begins.
         survivor.failed(1, &["has ended"]);
         assert!(witness.observe() < stream.epochs as usize, "the run was killed half-way");
     }
@@ -143,7 +143,7 @@ fn a_torn_last_frame_is_cut_off_and_its_epoch_published_anew() {
         assert_eq!(witness.observe(), 20);
         assert!(sums(&state) == expected);
     }
-    // A public log ahead of the private one: its epoch has been seen and must not be drawn again.
+    // The public log is ahead of the private one. Its epoch is public and must not be drawn again.
     let torn = last_frame(&state.join(PRIVATE_LOG));
     cut(&state.join(PRIVATE_LOG), torn.end - 1);
     finish(&mut run(&pipeline, &state, 1)).failed(1, &[PRIVATE_LOG, "cut or rolled back"]);
@@ -275,7 +275,7 @@ fn a_restored_directory_is_refused_by_its_anchor_and_shown_by_its_chain() {
 }
 
 /// A copy has the identity of its original, so both have the same entry in a shared ledger. With
-/// the anchors beside the ledger, the second of two runs is refused.
+/// the anchors in the directory of the ledger, the second of two runs is refused.
 #[test]
 fn of_two_copies_that_share_a_ledger_entry_one_is_refused() {
     let lab = Lab::new();

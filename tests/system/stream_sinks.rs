@@ -1,6 +1,6 @@
 //! Tests releases in streams of real brokers and as server-sent events. After any kill or lost
-//! connection, each line of `tail` is there once, in order. No reader or broker delays a run. Tests
-//! of brokers that are not installed are skipped with a message.
+//! connection, each line of `tail` is in the stream once, in order. No reader or broker delays a
+//! run. Tests are skipped with a message if their broker is not installed.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -273,7 +273,7 @@ fn a_reader_of_events_that_comes_back_has_every_epoch_once() {
     let mut live = case.start(&pipeline);
     let (address, _more) = served(&mut live);
     let mut reader = Reader::request(&address, 0);
-    // A reader that requests events and reads nothing delays no other reader.
+    // A reader that requests events and reads nothing does not delay other readers.
     let _stalled: Vec<_> = (0..10).map(|_| Reader::request(&address, 0)).collect();
     case.grow(1500);
     assert_eq!(take(&mut reader, 8), 8);

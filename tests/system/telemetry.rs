@@ -1,4 +1,4 @@
-//! Telemetry: what reaches a collector, what must not, and collectors that fail.
+//! Telemetry: data that must reach a collector, data that must not, and collectors that fail.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,7 +18,7 @@ epochs = { time = 'time', start = '2020-01-01', length = '10s', horizon = 9, clo
 const ROWS: &str =
     "time,x\n2020-01-01T00:00:01Z,0.123456\n2020-01-01T00:00:11Z,0.5\n2020-01-01T00:00:21Z,0.5\n";
 
-/// A collector that answers every request with these bytes, or never if there are none.
+/// A collector that answers every request with these bytes; without bytes it never answers.
 struct Collector {
     address: String,
     requests: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -39,7 +39,7 @@ impl Collector {
         Collector { address, requests }
     }
 
-    /// Whether any request to this path has these bytes.
+    /// Whether any request to this path contains this text.
     fn has(&self, path: &str, text: &str) -> bool {
         let holds = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
         let requests = self.requests.lock().unwrap();

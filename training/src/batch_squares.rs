@@ -54,8 +54,8 @@ pub(crate) fn square_batches<'scope>(
     })
 }
 
-/// Adds modulo 2¹²⁸. A sum cannot leave that range: a batch has fewer than 2³² records, or its
-/// public number is a fault.
+/// Adds modulo 2¹²⁸. A sum cannot leave that range: a batch has fewer than 2³² records, because a
+/// larger number raises the fault.
 fn add(shards: &mut BTreeMap<u32, Sums>, FirstSums { shard, sums }: FirstSums) {
     let sums = match shards.remove(&shard) {
         Some(total) => total.plus(0, &sums, None),

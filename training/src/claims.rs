@@ -21,7 +21,7 @@ static DRAWN: Mutex<BTreeMap<RunId, u64>> = Mutex::new(BTreeMap::new());
 /// Identifies a run, over all of its saved states.
 pub(crate) type RunId = [u8; 16];
 
-/// Why a step must not be drawn.
+/// Reasons why a step must not be drawn.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClaimError {
@@ -88,7 +88,7 @@ impl Claims {
         self.run = run;
     }
 
-    /// Claims a step. A step is claimed once, and no earlier one after it.
+    /// Claims a step. Returns an error if this step or a later one has been claimed.
     pub(crate) fn claim(&self, step: u64) -> Result<(), ClaimError> {
         let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
         let in_memory = drawn.get(&self.run).copied().unwrap_or(0);

@@ -98,8 +98,8 @@ impl Borrow<UpdatePart> for SharedUpdate {
     }
 }
 
-/// The released values of a run of parameters. Runs within a process share the epoch's values; a
-/// run sent to another process carries its own: its number, the epoch, first and second moments.
+/// The released values of a run of parameters. Runs within a process share the values of the epoch.
+/// A run sent to another process carries its number, the epoch, and its first and second moments.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(into = "((usize, u64), [Vec<i128>; 2])", from = "((usize, u64), [Vec<i128>; 2])")]
 struct ReleasedRun {

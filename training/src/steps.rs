@@ -1,7 +1,7 @@
 //! Private Adam step by step, for a program that has its own training loop.
 //!
-//! It is what [`training_loop`](crate::training_loop) does on one worker, without a dataflow: the
-//! same sums, noise and updates, bit for bit. The program takes the gradients, so it must keep the
+//! It computes the same sums, noise and updates as [`training_loop`](crate::training_loop) on one
+//! worker, bit for bit, without a dataflow. The program takes the gradients, so it must keep the
 //! plan: batches [in order](crate::sampling::Sampling::InOrder), where a record takes part at most
 //! once in a pass, and at the same step of every pass.
 
@@ -33,19 +33,19 @@ pub struct TrainingSteps {
     parameters: Parameters,
     sums: ClippedSums,
     squares: Option<BatchSquares>,
-    /// Gradients of the open step.
+    /// Number of gradients in the open step.
     rows: usize,
     /// Buffer for gradients that are scaled before they are clipped.
     scaled: Vec<f64>,
     not_finite: u64,
     claims: Claims,
-    /// A step has failed half-way.
+    /// Whether a step has failed half-way.
     failed: bool,
 }
 
 impl TrainingPlan {
-    /// Begins a run whose gradients come from the caller, at these parameters. With a journal, no
-    /// state that is restored draws a step again that another process has drawn.
+    /// Begins a run whose gradients come from the caller, at these parameters. With a journal, a
+    /// restored state can't draw a step that another process has drawn.
     ///
     /// # Errors
     /// As [`setup`](Self::setup), and [`TrainingError::OwnBatches`] if batches are sampled.
@@ -231,7 +231,7 @@ impl TrainingSteps {
 
     /// The complete state after the last finished step. **Private**: it holds sums or noise.
     ///
-    /// Gradients of the open step are not in it.
+    /// It does not include gradients of the open step.
     pub fn save(&self) -> Zeroizing<Vec<u8>> {
         let machines: Vec<_> = self.machines.iter().map(ReleaseShard::save).collect();
         let numbers = self.optimisers.iter().map(|(_, optimiser)| optimiser.save());
@@ -377,7 +377,7 @@ mod tests {
         }
     }
 
-    /// Takes steps up to and with this one.
+    /// Takes steps up to and including this one.
     fn step_until(steps: &mut TrainingSteps, last: u64) {
         while steps.next_step() <= last {
             let first = (steps.next_step() - 1) as usize % 6 * 10;

@@ -8,9 +8,9 @@
 //! | estimate | suits |
 //! |---|---|
 //! | nearest semidefinite matrix | little noise |
-//! | eigenvalues beyond e, reduced to √(λ² − e²), and no others | few strong directions |
+//! | eigenvalues above e in magnitude, as √(λ² − e²); the others 0 | few strong directions |
 //! | diagonal | uncorrelated columns |
-//! | the diagonal, and off it the second estimate | few directions beside the columns' variances |
+//! | the diagonal, and off it the second estimate | few directions plus the columns' variances |
 //!
 //! √(λ² − e²) has the least Frobenius error of all functions of an eigenvalue, for few directions
 //! in many columns (Gavish & Donoho 2017; Nadakuditi 2014).
@@ -22,7 +22,7 @@
 //! F_aa = φ'(λ_a). The last estimate leaves these to the measured diagonal, which contributes d.
 //! Projecting it afterwards only brings it closer to every covariance.
 //!
-//! **A private count** has noise of its own, which the estimate of the error leaves out.
+//! **A private count** has noise of its own, which the estimate of the error ignores.
 
 use super::{CovarianceError, nearest_semidefinite};
 use nalgebra::{DMatrix, DVector, SymmetricEigen};
@@ -86,7 +86,7 @@ pub(super) fn covariance(noisy: &DMatrix<f64>, noise: f64) -> Result<DMatrix<f64
 }
 
 /// Returns variances from measured ones with noise of deviation 1: the measured ones, their mean or
-/// zeros, whichever has the least estimated error. None is negative.
+/// zeros, depending on the least estimated error. All variances are at least 0.
 pub(super) fn variances(noisy: &[f64]) -> Vec<f64> {
     let d = noisy.len() as f64;
     let mean = noisy.iter().sum::<f64>() / d;
@@ -144,7 +144,7 @@ mod tests {
         truth + (&white + white.transpose()) * (noise / 2.0)
     }
 
-    /// One strong direction beside different variances.
+    /// One strong direction, and different variances.
     fn truth(size: usize) -> DMatrix<f64> {
         let direction = DVector::from_fn(size, |i, _| 1.0 + (i % 3) as f64 / 3.0);
         &direction * direction.transpose()

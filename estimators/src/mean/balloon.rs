@@ -1,17 +1,17 @@
 //! The balloon: a baseline that clips at a private quantile of the distance from the centre.
 //!
-//! Ramsay et al., arXiv 2606.12654, known here by its abstract and its authors' code. Each step
-//! privately finds the radius of the ball around the current centre that holds a share of the
-//! records. Records are clipped to that ball, and their mean is the next centre. Corruption moves
-//! the mean by at most α radii.
+//! Source: Ramsay et al., arXiv 2606.12654; this code follows its abstract and its authors' code.
+//! Each step privately finds the radius of the ball around the current centre that holds a share of
+//! the records. Records are clipped to that ball, and their mean is the next centre. Corruption
+//! moves the mean by at most α radii.
 //!
 //! # The ball of PRIME-ht
 //! Chebyshev's radius for heavy tails, 2√(d/α), is several times the norm of most records, and its
 //! square multiplies the noise of every check. [`tightened`] replaces it by twice the radius that
 //! holds all but a share 1.5α of the records, which is private. *Bias.* At most a share 1.5α of the
 //! records is clipped. By Cauchy–Schwarz, each direction of the mean then moves by at most √(1.5α)
-//! of its standard deviation: the order of what the method promises. Twice the radius makes the
-//! bias far smaller for all but contrived tails.
+//! of its standard deviation, the order of the method's own error bound. Because of the factor 2,
+//! the bias is far smaller for all but contrived tails.
 
 use super::budget::MeanBudget;
 use super::prime::last_mean;
@@ -28,11 +28,11 @@ const INSIDE: f64 = 0.9;
 const BALLOONS: u32 = 2;
 
 /// Number of candidate radii, spaced evenly in logarithms from a hundredth of the first ball's
-/// radius to all of it.
+/// radius to the whole radius.
 const RADII: usize = 256;
 
-/// The same for [`tightened`], whose ball is twice as large anyway: the noise of a sum of counts
-/// grows with the root of their number.
+/// Number of candidate radii for [`tightened`]. Fewer suffice there, because its ball is twice as
+/// large, and the noise of a sum of counts grows with the root of their number.
 const COARSE_RADII: usize = 64;
 const SMALLEST_RADIUS: f64 = 0.01;
 
@@ -62,8 +62,8 @@ pub(super) fn estimate(
     last_mean(&kept, true, budget, rng)
 }
 
-/// Clips the records again at twice the radius that holds all but 1.5α of them. Leaves them alone
-/// if the noise of the histogram hides that number of records.
+/// Clips the records again at twice the radius that holds all but 1.5α of them. Does nothing if the
+/// noise of the histogram is larger than that number of records.
 pub(super) fn tightened(
     rows: &[f64],
     kept: ClippedRecords,

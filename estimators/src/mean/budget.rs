@@ -3,16 +3,16 @@
 //!
 //! # Why it may be spent adaptively
 //! Every release of the Gaussian methods is an exact discrete Gaussian on integers. For every pair
-//! of neighbours it moves by at most Δ deviations, and [`MeanBudget::spend`] books Δ². Earlier
-//! releases and public numbers alone decide the next query, its share and when to stop. So Σ Δ² ≤
-//! μ² along every path, and the proof in `docs/privacy.md` ("Adaptivity, and why Gaussian
+//! of neighbours it moves by at most Δ deviations, and [`MeanBudget::spend`] charges Δ². The next
+//! query, its share and the decision to stop depend only on earlier releases and public numbers. So
+//! Σ Δ² ≤ μ² along every path, and the proof in `docs/privacy.md` ("Adaptivity, and why Gaussian
 //! accounting may be used") applies: all releases together are no worse than *one* Gaussian
-//! mechanism of noise multiplier 1/μ. A run that ends early puts the rest of its budget into its
+//! mechanism of noise multiplier 1/μ. A run that ends early spends the rest of its budget on its
 //! last release.
 //!
 //! # δ
-//! The 1024th part of δ pays for total variation, (1 + e^ε)τ in total: discrete noise against its
-//! ideal, and thresholds of histograms (`range`). σ = 1/μ is calibrated for the rest.
+//! A share of 1/1024 of δ pays for total variation, (1 + e^ε)τ in total: of discrete noise from its
+//! ideal, and of thresholds of histograms (`range`). σ = 1/μ is calibrated for the rest.
 //!
 //! # DPthreshold
 //! DPthreshold (Algorithms 11 and 17): a score above which a random share of records is removed.
@@ -36,7 +36,7 @@ const VARIATION_SHARE: f64 = 1.0 / 1024.0;
 /// Relative slack of μ² for rounding in sums of parts.
 const SLACK: f64 = 1e-9;
 
-/// Share of total variation for thresholds of histograms; noise on its grid has the other half.
+/// Share of total variation for thresholds of histograms. The other half is for discrete noise.
 const THRESHOLD_SHARE: f64 = 0.5;
 
 /// Spending of one step.
@@ -107,12 +107,12 @@ impl MeanBudget {
         })
     }
 
-    /// The μ² to which shares refer: all of it until [`MeanBudget::divide_what_is_left`].
+    /// The μ² to which shares refer: the whole of it until [`MeanBudget::divide_rest`].
     pub(super) fn whole(&self) -> f64 {
         self.divisible
     }
 
-    /// From now on, shares are taken of the rest.
+    /// Makes later shares refer to the rest.
     pub(super) fn divide_rest(&mut self) {
         self.divisible = self.left();
     }
@@ -130,7 +130,7 @@ impl MeanBudget {
         self.variation * THRESHOLD_SHARE / f64::from(histograms)
     }
 
-    /// Books a release of μ² with this number of draws, on a grid of `grid_scale` steps per
+    /// Charges a release of μ² with this number of draws, on a grid of `grid_scale` steps per
     /// deviation.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ const EXCESS_SHARE: f64 = 0.31;
 const MAX_BINS: usize = 1000;
 
 /// Returns the threshold ρ for scores of at most `largest`, whose total excess is `excess` per
-/// record. `None` if no bin suffices; the paper leaves this case open, and here nothing is removed.
+/// record. `None` if no bin suffices. The paper leaves this case open; here no records are removed.
 pub(super) fn threshold(
     kept: &ClippedRecords,
     scores: &[f64],
@@ -194,7 +194,7 @@ pub(super) fn threshold(
     let edges = edges(largest);
     let mut counts = vec![0i128; edges.len()];
     for (_, score) in scores.iter().enumerate().filter(|(position, _)| kept.is_kept(*position)) {
-        // A score that rounding puts beyond the last edge is in the last bin.
+        // Rounding may put a score beyond the last edge. It counts in the last bin.
         if let Some(bin) = edges.partition_point(|edge| edge <= score).checked_sub(1) {
             counts[bin] += 1;
         }

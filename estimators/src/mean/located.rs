@@ -1,4 +1,4 @@
-//! The estimator by resilience without a given range: Algorithm 2 from its first step on.
+//! The estimator by resilience without a given range: Algorithm 2 from its first step.
 //!
 //! A third of ε and of δ finds, in each column, a bin that contains the mean or is next to it
 //! (`range`, as Gaussian noise of (ε/3, δ/3)). The rest is for the estimator, whose range is the

@@ -1,8 +1,9 @@
 //! Finds a ball that holds the clean records: Algorithms 5 and 15, with refinements.
 //!
 //! Each column is cut into bins of one width. Only occupied bins get noise, and only bins above a
-//! threshold may win. An empty bin's noise never passes it, so the infinitely many empty bins need
-//! no draws. Algorithm 5 has no threshold, which distinguishes neighbours (`docs/mean.md`).
+//! threshold may win. The noise of an empty bin never passes the threshold, so the infinitely many
+//! empty bins need no draws. Algorithm 5 has no threshold, so its output distinguishes neighbours
+//! (`docs/mean.md`).
 //!
 //! # Privacy
 //! Replace one record. In each column it leaves one bin and enters another. Let M be the mechanism,
@@ -11,7 +12,7 @@
 //! by at most 1, a distance of √(2d). M differs from M′ only if a bin of one record passes 1 + t.
 //! The discrete Gaussian is subgaussian (Canonne, Kamath & Steinke 2020, Corollary 17), so this has
 //! probability d·exp(−t²/2s²) ≤ τ for each table, where s is the noise's deviation. Hence M is
-//! within total variation τ of M′, and the budget books (1 + e^ε)τ of δ. If no bin of a column
+//! within total variation τ of M′, and the budget charges (1 + e^ε)τ of δ. If no bin of a column
 //! passes, the refusal is part of the output. ∎
 //!
 //! # From bins to a ball
@@ -24,14 +25,14 @@
 //! Unknown scales of columns: a private median of distances.
 //!
 //! Record i is paired with record i + ⌊n/2⌋. In each column, their distance over √2 has the
-//! column's scale, whatever its mean. Distances are counted in bins of a quarter of an octave, and
+//! column's scale, for any mean. Distances are counted in bins of a quarter of an octave, and
 //! only bins that pass the threshold of `range` are visible. The point in a bin where their noisy
 //! counts reach half is the median. The median of |N(0, 1)| is 0.6745. A share α of corrupted
 //! records spoils 2α of the pairs, so below a quarter it moves the median by a bounded amount.
 //!
 //! *Privacy.* A replaced record changes one pair, hence one distance in each column: the histograms
 //! are those of `range`, with its proof. A column of equal values has distances 0 and gets scale 1,
-//! because any number suits it.
+//! because any scale suits it.
 
 use super::budget::MeanBudget;
 use super::release::{ClippedRecords, ClippingBall, in_parallel};
@@ -40,7 +41,7 @@ use hushflow_mechanism::noise::NoiseGenerator;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// ζ: chance that some clean record is outside its ball, or that a heavy tail misleads.
+/// ζ: probability that some clean record is outside its ball, or that a heavy tail misleads.
 pub(super) const FAILURE: f64 = 0.1;
 
 /// Half width of a bin in scales, Algorithm 5: σ = 1.
@@ -51,7 +52,7 @@ pub(super) const HALF_BIN: f64 = 1.0;
 const HALF_BIN_HEAVY: f64 = 4.0;
 
 /// Largest distance of a winner's middle from the mean, in half bins: the mean is in the winner or
-/// a bin beside it.
+/// in a neighbouring bin.
 pub(super) const CENTRE_ERROR: f64 = 3.0;
 
 /// Radius of the ball around the mean of heavy-tailed records, in √(d/α): by Chebyshev's inequality
@@ -61,7 +62,7 @@ const HEAVY_RADIUS: f64 = 2.0;
 
 const REFINEMENTS: u32 = 2;
 
-/// Bins further out are merged: values beyond have too few digits for their scale.
+/// Bins further out are merged, because values beyond have too few digits for their scale.
 const FARTHEST: f64 = 1e15;
 
 /// Records of one worker's part of a histogram.
@@ -150,7 +151,7 @@ fn released_bins(
 }
 
 /// Noisy counts of the bins that passed the threshold, for each column. They are released, so
-/// computing from them costs nothing.
+/// computations on them have no privacy cost.
 pub(super) struct ReleasedBins {
     half_bin: f64,
     columns: Vec<Vec<(i64, f64)>>,
@@ -201,7 +202,7 @@ pub struct Clipping {
     pub upper: f64,
     /// Share of the values beyond it.
     pub share: f64,
-    /// How far clipping them moves the mean.
+    /// Change of the mean by clipping.
     pub bias: f64,
     /// Scale of the column, given or estimated.
     pub scale: f64,
@@ -279,7 +280,7 @@ pub(super) fn stable(
     let threshold = 1.0 + release::count_deviation(columns, share) * (-2.0 * tail.ln()).sqrt() * (1.0 + 1e-9);
     let above_threshold = |histogram: &Histogram| {
         let bins = histogram.keys().copied().zip(noisy.by_ref());
-        // Draw all of this column's noise, whichever bins pass.
+        // Draw all of this column's noise, for any number of bins that pass.
         let bins: Vec<_> = bins.take(histogram.len()).collect();
         bins.into_iter().filter(|(_, count)| *count > threshold).collect()
     };
@@ -296,7 +297,7 @@ const MEDIAN: f64 = 0.674_489_750_196_081_7;
 
 const ZERO: i64 = i64::MIN;
 
-/// Factor for heavy tails, whose standard deviations exceed those that medians suggest.
+/// Factor for heavy tails, whose standard deviations are larger than medians suggest.
 pub(super) const HEAVY_ALLOWANCE: f64 = 2.0;
 
 /// Returns a scale for each column, by histograms of this share of μ².
@@ -330,7 +331,7 @@ pub(super) fn estimate(
     columns.map(scale).collect()
 }
 
-/// Returns rows i and i + ⌊n/2⌋: a row is in at most one pair.
+/// Returns pairs of rows i and i + ⌊n/2⌋. A row is in at most one pair.
 pub(super) fn pairs(rows: &[f64], dimension: usize) -> impl Iterator<Item = (&[f64], &[f64])> {
     let (first, second) = rows.split_at(rows.len() / dimension / 2 * dimension);
     first.chunks_exact(dimension).zip(second.chunks_exact(dimension))
@@ -341,8 +342,8 @@ fn bin(half_distance: f64) -> i64 {
     if half_distance == 0.0 { ZERO } else { (half_distance.log2() * BINS_PER_OCTAVE).floor() as i64 }
 }
 
-/// Distance over √2 at which the noisy counts reach half, as if values within a bin were even in
-/// logarithms. `Some(None)` if it is 0.
+/// Distance over √2 at which the noisy counts reach half, if values within a bin are spread evenly
+/// in logarithms. `Some(None)` if it is 0.
 fn median(bins: &[(i64, f64)]) -> Option<Option<f64>> {
     let half = bins.iter().map(|(_, count)| count).sum::<f64>() / 2.0;
     let mut before = 0.0;

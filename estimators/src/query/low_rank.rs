@@ -2,11 +2,11 @@
 //!
 //! Minimises ‖B‖² under W = BL and columns of L with norms of at most 1, by augmented Lagrangians:
 //! B in closed form, L by accelerated projected gradients. The program is not convex, so this is a
-//! local optimum, above the certified one. W may be replaced by any R with RᵀR = V.
+//! local optimum, whose error is above the certified one. W may be replaced by any R with RᵀR = V.
 
 use nalgebra::{DMatrix, SymmetricEigen};
 
-/// Largest number of cells: a search takes seconds.
+/// Maximum number of cells. At this size a search takes seconds.
 pub const MAX_CELLS: usize = 128;
 
 /// Rows of L for each rank of W (the paper's choice).
@@ -23,7 +23,7 @@ const RANK_TOLERANCE: f64 = 1e-10;
 /// Largest share of W that may lie outside of the rows of L.
 const RESIDUAL: f64 = 1e-9;
 
-/// The total squared error at σ = 1, or none if the search does not end with W = BL.
+/// The total squared error at σ = 1; `None` if the search does not end with W = BL.
 pub(super) fn error(form: &DMatrix<f64>) -> Option<f64> {
     let n = form.nrows();
     let unit = form.trace() / n as f64;
@@ -49,7 +49,7 @@ pub(super) fn error(form: &DMatrix<f64>) -> Option<f64> {
 
 fn search(root: &DMatrix<f64>, rows: usize) -> Option<DMatrix<f64>> {
     let (rank, n) = root.shape();
-    // The rows of W, then the same again in the rows beyond its rank; norms as the paper's start.
+    // The first rows are those of W, the rows beyond its rank repeat them. Norms as in the paper.
     let scale =
         root.column_iter().map(|column| column.norm()).fold(0.0, f64::max) * (rows as f64 / rank as f64);
     let mut left = DMatrix::zeros(rank, rows);
@@ -99,8 +99,8 @@ mod tests {
     use super::super::{QueryStrategy, QueryWorkload};
     use super::*;
 
-    /// It is better than noise on cells or answers where the workload has few independent queries,
-    /// and never better than the certified bound.
+    /// Its error is smaller than that of noise on cells or answers if the workload has few
+    /// independent queries, and never smaller than the certified bound.
     #[test]
     fn it_ends_between_the_bound_and_the_plain_mechanisms() {
         let few = DMatrix::from_fn(6, 40, |i, j| ((7 * i + 3 * j) % 5) as f64 - 2.0);

@@ -8,7 +8,7 @@
 //! | `strategy` | the optimal strategy with its certificate |
 //! | `path`, `quadrature` | the same for cells, prefixes and all ranges, by their structure |
 //! | `baselines`, `low_rank` | the errors of other strategies |
-//! | this one | the release |
+//! | this file | the release |
 //!
 //! # Release
 //! C of the [optimum](QueryStrategy) is rounded to integers K = ⌊2⁴⁰·C⌉. The answers to K are exact
@@ -51,13 +51,13 @@ const LARGEST_COUNT: u64 = 1 << 40;
 /// Largest number of cells of `matrix` and `marginals`: the optimum takes minutes.
 pub const MAX_CELLS: usize = 2048;
 
-/// Largest number of cells of the other workloads: all ranges are 34 million answers then.
+/// Largest number of cells of the other workloads: all ranges then have 34 million answers.
 pub const MAX_PATH_CELLS: usize = 8192;
 
 /// Relative margin by which deviations are raised.
 const MARGIN: f64 = 1e-12;
 
-/// Why there are no answers. All reasons follow from public numbers, except
+/// Reasons why there are no answers. All follow from public numbers, except
 /// [`QueryError::Count`], which only the operator may see.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
@@ -99,7 +99,7 @@ pub enum QueryError {
         /// Number of cells.
         found: usize,
     },
-    /// Another number of counts than of cells.
+    /// The number of counts differs from the number of cells.
     #[error("{found} counts for {expected} cells")]
     Length {
         /// Number of counts.
@@ -110,7 +110,7 @@ pub enum QueryError {
     /// A count beyond the range of exact sums.
     #[error("the count of a cell is above 2^40")]
     Count,
-    /// No optimum.
+    /// No optimum was found.
     #[error(transparent)]
     Optimum(#[from] OptimizeError),
     /// The certificate of the optimum does not hold.

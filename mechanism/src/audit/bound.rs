@@ -15,7 +15,7 @@ use crate::quantile;
 /// Maximum number of terms of the continued fraction; it takes about √n of them.
 const MAX_TERMS: u32 = 1_000_000;
 
-/// How often an event occurred.
+/// Frequency of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Number of trials in which the event occurred.
@@ -51,7 +51,7 @@ impl Count {
     }
 }
 
-/// The same event in both worlds; it is more likely in the first.
+/// The same event in both worlds. It is more likely in the first one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventPair {
     /// The counts in two neighbouring worlds.
@@ -59,16 +59,16 @@ pub struct EventPair {
 }
 
 impl EventPair {
-    /// Returns a lower bound of μ, where each count errs with probability at most `alpha`; 0 where
-    /// the bound is negative.
+    /// Returns a lower bound of μ, at least 0, if each count errs with probability at most
+    /// `alpha`.
     pub fn mu(&self, alpha: f64) -> f64 {
         let [one, other] = self.worlds;
         let mu = quantile_of(one.at_least(alpha)) - quantile_of(other.at_most(alpha));
         if mu > 0.0 { mu } else { 0.0 }
     }
 
-    /// Returns a lower bound of ε at δ, where each count errs with probability at most `alpha`; 0
-    /// where the bound is negative.
+    /// Returns a lower bound of ε at δ, at least 0, if each count errs with probability at most
+    /// `alpha`.
     pub fn epsilon(&self, delta: Delta, alpha: f64) -> f64 {
         let [one, other] = self.worlds;
         let epsilon = ((one.at_least(alpha) - delta.value()) / other.at_most(alpha)).ln();
@@ -153,7 +153,7 @@ mod tests {
         (999_990, 1_000_000, 1e-3, 0.9999758661994086, 0.9999970394706872),
     ];
 
-    /// The probability of counts beyond a bound is α, by summing the binomial distribution.
+    /// The probability of counts beyond a bound, summed from the binomial distribution, is α.
     #[test]
     fn bounds_err_at_the_stated_rate() {
         let (trials, alpha) = (40_u64, 0.01);

@@ -1,4 +1,4 @@
-//! Runs many trials side by side: some to learn a test, others to count its events.
+//! Runs many trials in parallel: some to learn a test, others to count its events.
 //!
 //! # Statistic
 //! The statistic of a trial is the linear one that best separates the two worlds.
@@ -15,10 +15,10 @@
 //! same in two epochs, and their difference has none. So the covariance of the noise is learned
 //! first, from separate trials, and the direction is Σ̂⁻¹d (Fisher's linear discriminant). The
 //! bound from the other trials is valid for any learned direction, because the statistic is fixed
-//! before they are drawn. For honest noise learning costs a share of about `FEATURES/trials` of μ.
+//! before they are drawn. For correct noise, learning costs about a share `FEATURES/trials` of μ.
 //!
-//! Releases of more than [`FEATURES`] coordinates are cut into that many runs of coordinates, and
-//! each is projected on its part of d.
+//! Releases of more than [`FEATURES`] coordinates are cut into [`FEATURES`] runs of coordinates,
+//! and each run is projected on its part of d.
 
 use super::bound::{Count, EventPair};
 use super::{AuditError, AuditSettings, AuditSubject, Canary};
@@ -121,7 +121,7 @@ impl<'a> TrialRuns<'a> {
         Ok(ThresholdTest::new(features.combined(&combination), means, deviation, delta, settings))
     }
 
-    /// Runs once and counts the events in what is published.
+    /// Runs once and counts the events in the published values.
     pub(super) fn count_events(
         &self,
         test: &ThresholdTest,
@@ -213,7 +213,7 @@ pub(super) struct CanaryWorlds {
     pub(super) origin: Vec<i128>,
     /// v⁰ − v¹.
     pub(super) difference: Vec<i128>,
-    /// Claimed reciprocal deviations in grid units; 0 where a coordinate is public.
+    /// Claimed reciprocal deviations in grid units; 0 if a coordinate is public.
     precisions: Vec<f64>,
 }
 

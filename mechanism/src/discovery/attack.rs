@@ -1,6 +1,6 @@
-//! Attacks on discovery: how often a key is shown that one record or entity decides about, how far
-//! records move the noisy nodes, and whether a state that was saved differs from one that went on.
-//! `entity_attack` attacks what entities add.
+//! Attacks on discovery. They measure how often a key of a single record or entity is shown and how
+//! far records move the noisy nodes, and compare a restored state with one that ran on.
+//! `entity_attack` attacks the contributions of entities.
 
 use super::{
     Candidates, ClosedKeys, Counted, Discovery, DiscoveryParameterError, DiscoveryParameters, KeyArrival,
@@ -28,8 +28,8 @@ fn discovery(delta: f64, share: f64, at_least: u64, horizon: u64, sigma: f64) ->
     Arc::new(Discovery::new(parameters, Neighbours::ZeroOut, sigma, horizon).unwrap())
 }
 
-/// Closes the next epoch, in which keys have this many records, each with the sum 7, of these
-/// entities.
+/// Closes the next epoch. `keys` lists keys with their number of records, each with the sum 7, and
+/// the entities of these.
 pub(super) fn closed(candidates: &mut Candidates, keys: &[(&str, i128, Vec<u128>)]) -> ClosedKeys {
     let epoch = candidates.next_epoch();
     let sums: Vec<_> = keys.iter().map(|&(_, count, _)| [count, 7 * count]).collect();
@@ -58,8 +58,8 @@ fn shown(discovery: &Arc<Discovery>, records: i128, epochs: u64, seeds: u64) -> 
     (0..seeds).filter(is_shown).count() as f64 / seeds as f64
 }
 
-/// 40,000 seeds have a deviation of at most 0.0025. Five of these are never exceeded, with a
-/// probability above 10⁻⁶.
+/// The share of 40,000 seeds has a deviation of at most 0.0025. The test allows five of these: a
+/// false alarm has a probability below 10⁻⁶.
 #[test]
 fn a_key_of_one_neighbour_alone_is_shown_as_often_as_the_bound_says() {
     let (delta, seeds, room) = (0.3, 40_000, 5.0 * 0.0025);
@@ -154,8 +154,8 @@ fn stream(epoch: u64) -> Vec<(String, i128)> {
     counts
 }
 
-/// Outputs of three machines: one that runs on, one that is saved and restored after every epoch,
-/// and one that replays what the first gave.
+/// Compares the outputs of three machines: one runs on, one is saved and restored after every
+/// epoch, and one replays the outputs of the first.
 #[test]
 fn a_restart_changes_nothing() {
     for counted in [Counted::Records, Counted::Entities { records: 2 }] {

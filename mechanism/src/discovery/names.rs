@@ -1,11 +1,11 @@
-//! Names of keys as integers: those that an epoch shows follow the values of its slots.
+//! Names of keys as integers. The names that an epoch shows come after the values of its slots.
 //!
-//! A name is its length in bytes, then its bytes, as many in an integer as fit its width.
+//! A name is its length in bytes, then its bytes. Each integer holds as many bytes as fit.
 
-/// Bytes in an integer of a public name: no more than a released value takes.
+/// Number of bytes in an integer of a public name: at most the width of a released value.
 pub(super) const PUBLIC: usize = 7;
 
-/// Bytes in an integer of a private name.
+/// Number of bytes in an integer of a private name.
 pub(super) const PRIVATE: usize = 15;
 
 /// Appends a name.
@@ -33,8 +33,8 @@ pub(super) fn take_name(integers: &mut &[i128], width: usize) -> Option<String> 
     String::from_utf8(bytes).ok()
 }
 
-/// Returns the names that an epoch shows, from the integers after the values of its slots; `None`
-/// if they are not such a list.
+/// Returns the names that an epoch shows, from the integers after the values of its slots. `None`
+/// if the integers are not a list of names.
 pub fn names_of(mut integers: &[i128]) -> Option<Vec<String>> {
     let mut names = Vec::new();
     while !integers.is_empty() {

@@ -123,7 +123,8 @@ mod tests {
         }
     }
 
-    /// 400 keys of each of 31 epochs: a χ² of 400 leaves [0.6, 1.5] with a probability below 10⁻⁷.
+    /// The mean square of 400 keys after each of 31 epochs is outside [0.6, 1.5] with a probability
+    /// below 10⁻⁷.
     #[test]
     fn deviations_are_those_of_the_formula() {
         let sigma = gaussian().scale().sigma();

@@ -6,7 +6,7 @@
 //!
 //! [`InPlaceRelease`] has the noise deviations of the paper's methods in the paper's setting: no
 //! count, a record replaced in place, continuous noise. A running release has the noise deviations
-//! of its mechanism. [`NoiseDeviations`] takes either.
+//! of its mechanism. [`NoiseDeviations`] holds either.
 //!
 //! # Covariances
 //! Errors of covariances follow Theorems 4.1 and 4.2.
@@ -43,7 +43,7 @@
 use super::post_processing::{Bounds, SquaredNoiseError};
 use crate::sensitivity::{free_second_weight, largest_second_weight, replace_one_factor};
 
-/// The entries of the second moments that an error is summed over, for dimension d.
+/// The entries of the second moments over which an error is summed, for dimension d.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecondEntries {
     /// All d², each with its own noise: Algorithm 1 as published.
@@ -56,8 +56,8 @@ pub enum SecondEntries {
 }
 
 impl SecondEntries {
-    /// Returns the sum of the variances of the entries, in units of that of a diagonal entry, where
-    /// noise is added to them.
+    /// Returns the sum of the variances of the entries with noise, in units of that of a diagonal
+    /// entry.
     pub fn variances(self, dimension: usize) -> f64 {
         let d = dimension as f64;
         match self {

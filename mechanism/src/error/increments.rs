@@ -2,8 +2,8 @@
 //! `Q = C⁻¹C⁻ᵀ`.
 //!
 //! Errors of post-processing are sums over `(AᵀA)_ij` and `Q_ij`. Both matrices are traversed
-//! diagonal by diagonal. That takes n²/2 steps in total where C is a Toeplitz matrix with scaled
-//! columns and A a Toeplitz matrix with divided rows, and n steps where C is diagonal. For
+//! diagonal by diagonal. That takes n²/2 steps in total if C is a Toeplitz matrix with scaled
+//! columns and A a Toeplitz matrix with divided rows, and n steps if C is diagonal. For
 //! `C = T·D` with T Toeplitz, D diagonal and K = T⁻¹ of coefficients k,
 //! `Q_ij = Σ_(u ≤ i) k_u k_(u+j−i) / (D_ii D_jj)` for i ≤ j: the overlaps of columns of K from the
 //! last to the first. Any other C⁻¹ is written out by decoding unit vectors.
@@ -14,10 +14,10 @@ use crate::workload::Workload;
 use nalgebra::DMatrix;
 use std::borrow::Cow;
 
-/// The most steps where all pairs of steps are traversed.
+/// Maximum number of steps for which all pairs of steps are traversed.
 const MAX_PAIRED_STEPS: usize = 1 << 14;
 
-/// The most steps where a matrix is written out.
+/// Maximum number of steps for which a matrix is written out.
 const MAX_WRITTEN_STEPS: usize = 1 << 11;
 
 fn check_steps(found: usize, limit: usize) -> Result<(), MatrixError> {
@@ -76,7 +76,7 @@ impl Gram {
 
 /// Q by diagonals.
 pub(super) enum IncrementCovariance {
-    /// K, and D where it is not I.
+    /// K, and D if it is not I.
     Toeplitz { inverse: Matrix, scales: Option<Vec<f64>> },
     /// `C⁻ᵀ`, written out.
     Dense(Matrix),
@@ -122,7 +122,7 @@ impl IncrementCovariance {
     }
 }
 
-/// Returns `C⁻¹`, by decoding the unit vectors side by side; NaN where the strategy ends earlier.
+/// Returns `C⁻¹`, by decoding the unit vectors side by side; NaN if the strategy ends earlier.
 fn decoder_matrix(strategy: &dyn Strategy, steps: usize) -> DMatrix<f64> {
     let mut decoder = strategy.decoder(steps);
     let mut inverse = DMatrix::zeros(steps, steps);
@@ -136,7 +136,7 @@ fn decoder_matrix(strategy: &dyn Strategy, steps: usize) -> DMatrix<f64> {
     inverse
 }
 
-/// Decodes step t of the streams whose i-th is 1 at step i and 0 elsewhere.
+/// Decodes step t of all unit streams; stream i is 1 at step i and 0 elsewhere.
 fn decode_unit(decoder: &mut dyn Decoder, t: usize, row: &mut [f64]) -> Result<(), StepError> {
     let mut unit = vec![0.0; row.len()];
     unit[t] = 1.0;

@@ -6,7 +6,7 @@
 //! | [`additive`] | moments with own noise: JME, IME, CS | Thms 3.3, 4.1, 4.2, Algorithms 1, 3–5 |
 //! | [`post_processing`] | squared noisy first moments: PP | Lemmas 3.8, 4.4, C.1, C.4, Cor. 3.9 |
 //!
-//! [`post_processing`] also finds the noise from which on JME is better than PP (Table 2).
+//! [`post_processing`] also finds the noise level above which JME is better than PP (Table 2).
 //!
 //! The source is "Continual Release Moment Estimation with Differential Privacy" (Kalinin, Upadhyay
 //! & Lampert 2025), with corrections: the formulas here hold for every clip norm ζ, workload A and
@@ -28,7 +28,7 @@
 //!   all comparisons.
 //!
 //! A noise deviation τ is `2ζσ‖C‖` for the noise multiplier σ, where `‖C‖` is the largest column
-//! norm of C: at ζ = 1 and C = I, twice the noise multiplier. Here arguments are called
+//! norm of C. At ζ = 1 and C = I it is twice the noise multiplier. Here arguments are called
 //! `noise_multiplier` or `noise_deviation`, and no formula takes both.
 //!
 //! # Workloads

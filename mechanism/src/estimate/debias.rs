@@ -18,8 +18,8 @@
 //!
 //! are unbiased up to these terms, and exactly unbiased if the count is exact. Then v I is the
 //! debiasing of Kalinin, Upadhyay & Lampert 2025 (JME), equation (62). Raising small eigenvalues
-//! afterwards adds some bias again, the price of a density. Σ is that of the records, not of a
-//! population they were drawn from.
+//! afterwards, as a density requires, adds some bias again. Σ is that of the records, not that of
+//! the population from which they were drawn.
 
 use super::density::{Density, DensityError};
 use super::projection::Projection;
@@ -55,8 +55,8 @@ pub struct NoisyMoments<'a> {
 impl NoisyMoments<'_> {
     /// Returns the Gaussian density with these moments, debiased as derived at the [module](self),
     /// by the default [`Projection`]: an eigenvalue of the covariance is raised to at least the
-    /// standard deviation of the noise of its direction's variance. So no direction seems to vary
-    /// less than the noise could hide.
+    /// standard deviation of the noise of its direction's variance. So no direction appears to vary
+    /// less than its noise level.
     ///
     /// # Errors
     /// [`DensityError::TooFewRecords`] if the count is not positive or too small for its noise;
@@ -213,7 +213,7 @@ mod tests {
     }
 
     /// Over 400,000 releases every mean lies within 5.5 standard errors of the truth (false alarm
-    /// below 10⁻⁶ for all entries of all settings together), which the plain estimates miss. Every
+    /// below 10⁻⁶ for all entries of all settings together). The plain estimates do not. Every
     /// standard deviation is within 2 % of the stated noise (18 standard errors, to leave room for
     /// terms of second order).
     fn check_unbiased(layout: Layout, mean: &[f64], covariance: &[f64], noise: MomentNoise, seed: u64) {

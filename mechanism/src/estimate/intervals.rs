@@ -9,21 +9,22 @@
 //!   deviations contains the truth too rarely if that deviation depends on a noise-dominated mean;
 //! - a correlation: `correlation.rs`.
 //!
-//! Given the quality of the line ([`quality`](super::quality)), z differs by side and entry, if the
-//! count is noisy: see [`selection`](super::selection). An error of the count moves a mean m by −m,
-//! and a covariance by mᵢmⱼ − σᵢⱼ, with the m or the σᵢⱼ of the end in question. Other noisy counts
-//! that decide words are given by [`MomentIntervals::given`].
+//! If the count is noisy, z depends on the side and the entry, given the quality of the line
+//! ([`quality`](super::quality)): see [`selection`](super::selection). An error of the count moves
+//! a mean m by −m, and a covariance by mᵢmⱼ − σᵢⱼ, with the m or the σᵢⱼ of the end in question.
+//! Other noisy counts that decide words are given by [`MomentIntervals::given`].
 //!
-//! [`MomentIntervals::within_bounds`] cuts intervals to what records in [−1, 1] allow
-//! ([`Interval::within`], with a reach of z deviations). No truth is lost, except that the largest
-//! variance, 1 − m², depends on an unknown mean: of its interval the mean nearest to 0 is taken, at
-//! a fiftieth of the tail.
+//! [`MomentIntervals::within_bounds`] cuts intervals to the values that records in [−1, 1] allow
+//! ([`Interval::within`], with a half-width of z deviations). This never removes the truth, with
+//! one exception: the largest variance, 1 − m², depends on an unknown mean. The mean nearest to 0
+//! in its interval is taken, at a fiftieth of the tail.
 //!
 //! **Coverage given the words.** Let W be the counts that decide the words of a line, I the
-//! interval of θ given the ranges of W, and B what bounds allow of θ. For every θ in B, θ ∈ I with
-//! the level, given the words. What is shown contains I ∩ B, so it holds θ at least as often. This
-//! needs that nothing but W decides words. An interval wholly outside B is more frequent where θ̂
-//! is far from θ, so a word for it would collect lines whose other numbers are wrong, too.
+//! interval of θ given the ranges of W, and B the values of θ that bounds allow. For every θ in B,
+//! θ ∈ I with the level, given the words. The shown interval contains I ∩ B, so it contains θ at
+//! least as often. This requires that only W decides words. An interval wholly outside B is more
+//! frequent if θ̂ is far from θ. A word for such intervals would select lines whose other numbers
+//! are wrong, too.
 //!
 //! For the population, the error of the sample is independent of the noise, and the two are
 //! combined as by Zou & Donner 2008. A sample mean has Student's law. A sample covariance σᵢⱼ is
@@ -53,7 +54,7 @@ pub const LEAST_SAMPLE: f64 = 10.0;
 /// Share of the tail at which a mean bounds a variance.
 pub(super) const BOUND_TAIL: f64 = 0.02;
 
-/// Rounds of the search for the end of an interval, whose quantile depends on the end.
+/// Iterations of the search for the end of an interval, whose quantile depends on the end.
 const ROUNDS: u32 = 6;
 
 /// Confidence intervals of the moments of one key, in the coordinates of the moments.
@@ -133,15 +134,15 @@ impl NoisyMoments<'_> {
 }
 
 impl MomentIntervals<'_> {
-    /// Returns the same intervals, for records whose coordinates lie in [−1, 1], cut to what this
-    /// allows.
+    /// Returns the same intervals for records whose coordinates lie in [−1, 1], cut to the values
+    /// that such records allow.
     pub fn within_bounds(self) -> Self {
         Self { bounded: true, ..self }
     }
 
-    /// Returns the same intervals, given that these counts are in their ranges, too. Their noise
-    /// shares with that of the estimates only what it shares with that of the count: the
-    /// correlation of each is that of its noise with the noise of the count.
+    /// Returns the same intervals, given that these other counts are in their ranges, too. The
+    /// correlation of each is that of its noise with the noise of the count. Given the noise of the
+    /// count, their noise must be independent of that of the estimates.
     pub fn given(self, others: Vec<Selection>) -> Self {
         Self { others, ..self }
     }
@@ -177,8 +178,8 @@ impl MomentIntervals<'_> {
 
     /// Returns the interval of the covariance of two columns, or of the variance of one; `None` if
     /// there is no such column or if only diagonal moments are known. That of a variance begins at
-    /// 0 or above, and ends at least z standard deviations of its noise above 0: a negative
-    /// estimate hides a variance, too.
+    /// 0 or above, and ends at least z standard deviations of its noise above 0, because a negative
+    /// estimate may also belong to a positive variance.
     pub fn covariance(&self, i: usize, j: usize) -> Option<Interval> {
         let estimate = *self.covariance.get((i, j))?;
         let entry = self.entry(i, j)?;
@@ -200,10 +201,10 @@ impl MomentIntervals<'_> {
         Some(interval.within(bounds, self.z * self.entry_noise(i, j)))
     }
 
-    /// The covariances that are no further from the estimate than the quantile of their side given
-    /// the quality, at that covariance. At the estimate the effect of the count would be that of
-    /// the noise: an estimate that noise has raised seems to fall as the count rises, which
-    /// shortens the interval below it.
+    /// The covariances whose distance from the estimate is at most the quantile of their side,
+    /// given the quality and at that covariance. Using the covariance of the estimate instead would
+    /// mix the effect of the count with the noise: an estimate that noise has raised would seem to
+    /// fall as the count rises, and the interval below it would be too short.
     fn covariance_of_records(&self, entry: &EntryMoments, (i, j): (usize, usize)) -> Interval {
         let means = (self.mean[i], self.mean[j]);
         let quantiles = |covariance: f64| {
@@ -252,8 +253,8 @@ impl MomentIntervals<'_> {
         self.moments.coordinates[self.moments.layout.first()][column]
     }
 
-    /// The quantiles down and up for an estimate that an error of the count moves by `slope`, in
-    /// standard deviations of the estimate's noise, over n̂.
+    /// The quantiles down and up for an estimate. `slope` is its change by an error of the count,
+    /// in standard deviations of the estimate's noise, times n̂.
     fn quantiles(&self, tail: f64, slope: f64) -> (f64, f64) {
         conditional_quantiles(tail, &self.selections(slope))
     }
@@ -328,8 +329,8 @@ impl MomentIntervals<'_> {
     }
 }
 
-/// Searches for an interval each of whose ends is a root for the quantile at that end: down for the
-/// lower end, up for the upper one.
+/// Searches for an interval whose ends are both roots for the quantile at that end: the quantile
+/// down for the lower end, and up for the upper one.
 pub(super) fn settle(
     plain: Interval,
     quantiles: impl Fn(f64) -> (f64, f64),
@@ -344,8 +345,8 @@ pub(super) fn settle(
             break;
         }
     }
-    // Close to the end of a range an end may alternate, because the noise of the selecting number
-    // moves estimates of another sign in another direction.
+    // Close to the end of a range an end may alternate: the noise of the selecting number moves
+    // estimates of opposite signs in opposite directions.
     Interval {
         lower: if before.lower < ends.lower { before.lower } else { ends.lower },
         upper: if before.upper > ends.upper { before.upper } else { ends.upper },

@@ -1,12 +1,12 @@
 //! Estimates from released moments: post-processing, at no privacy cost.
 //!
 //! [`debias`] computes a mean and a covariance, and [`projection`] makes the covariance positive
-//! definite. [`quality`] says how large the noise is relative to the bounds of the columns. Mean
+//! definite. [`quality`] states how large the noise is relative to the bounds of the columns. Mean
 //! and covariance together are a [`density`], which can be scored, compared and sampled
-//! ([`Sampler`](density::Sampler)). [`intervals`] are confidence intervals for the true values, at
-//! their level also among the lines of one quality ([`selection`]). [`principal`] components come
-//! with what noise allows to say of them. [`by_column`] does the same column by column, where
-//! values may be missing. [`share`] is the share of the sent records that counted.
+//! ([`Sampler`](density::Sampler)). [`intervals`] are confidence intervals for the true values.
+//! They keep their level among the lines of one quality too ([`selection`]). [`principal`]
+//! components have intervals and angles that account for noise. [`by_column`] does the same column
+//! by column, where values may be missing. [`share`] is the share of the sent records that counted.
 
 mod ball;
 pub mod by_column;

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! as E σ̂ᵢⱼ² = σᵢⱼ² + ηᵢⱼ²: the oracle of Ledoit & Wolf 2004, with a known variance instead of an
-//! estimated one. Where noise dominates α is 1 and correlations vanish; as noise falls α goes to 0.
+//! estimated one. If noise dominates, α is 1 and correlations vanish; as noise falls α goes to 0.
 //!
 //! `docs/estimates.md` compares them, with figures.
 
@@ -220,9 +220,9 @@ mod tests {
         }
     }
 
-    /// In pure noise all but the raw one are positive definite, and the error in the Frobenius norm
-    /// falls from the raw one to the nearest (projections on convex sets that contain the truth
-    /// cannot move away from it).
+    /// In pure noise, all projections except the raw one are positive definite. The nearest matrix
+    /// has a smaller error in the Frobenius norm than the raw one: projecting on a convex set that
+    /// contains the truth never increases the distance from it.
     #[test]
     fn projections_of_noise_are_covariances() {
         let layout = layout(5, SecondMoment::Full);

@@ -30,7 +30,7 @@ pub const SIGNAL_TO_NOISE: f64 = 2.0;
 pub enum Quality {
     /// At most half the variance of a column whose standard deviation is a quarter of its range.
     Good,
-    /// Larger.
+    /// Larger noise.
     NoiseDominated,
 }
 
@@ -81,7 +81,7 @@ mod tests {
             (21.0, (20.0, good)),
             (57.0, (good, f64::INFINITY)),
         ] {
-            // Neither sums nor squares matter.
+            // Sums and squares have no effect on range or quality.
             for others in [[0.0, 0.0], [50.0, -60.0]] {
                 let coordinates = [count, others[0], others[1]];
                 let found = moments(&coordinates);

@@ -1,8 +1,8 @@
 //! Quantiles of an estimate's error, given that released numbers lie in known ranges.
 //!
 //! Released numbers decide whether a line is shown and how it is flagged. They share noise with the
-//! estimates of the line, so among lines with one flag the plain interval contains the truth less
-//! often than among all lines. The remedy is an interval conditional on the flag.
+//! estimates of the line. So the plain interval contains the truth less often among the lines with
+//! one flag than among all lines. An interval conditional on the flag corrects this.
 //!
 //! Let t = (θ̂ − θ)/s be the standardised error of an estimate, and let the flag say that a
 //! released number W = E W + w e lies in a range, with Gaussian noise: t and e are standard normal,
@@ -28,7 +28,7 @@ use super::interval::Interval;
 use crate::quantile;
 use std::f64::consts::FRAC_1_SQRT_2;
 
-/// Beyond this many standard deviations past the plain quantile a restriction changes nothing.
+/// A restriction further than this beyond the plain quantile, in deviations, has no effect.
 const NEGLIGIBLE: f64 = 6.0;
 
 /// Largest quantile that is searched for; a larger one counts as infinite.
@@ -52,7 +52,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Returns the selection of a number by its range; none if the number has no noise.
+    /// Returns the selection of a number by its range. Without noise it has no effect.
     pub fn by_range(number: f64, range: (f64, f64), noise: f64, correlation: f64) -> Self {
         if noise > 0.0 {
             let (below, above) = ((number - range.0) / noise, (range.1 - number) / noise);
@@ -62,13 +62,13 @@ impl Selection {
         }
     }
 
-    /// Returns the same selection for an estimate whose noise has this correlation with the one
-    /// that [`correlation`](Self::correlation) is about, and shares nothing else with the number.
+    /// Returns the same selection for another estimate. The noise of that estimate has this
+    /// correlation with the noise of the first one, and is otherwise independent of the number.
     pub fn through(self, correlation: f64) -> Self {
         Selection { correlation: self.correlation * correlation, ..self }
     }
 
-    /// Returns the selection of a number that exceeds the least one by `below`, in standard
+    /// Returns the selection of a number by a lower limit that it exceeds by `below`, in standard
     /// deviations of its noise. A correlation that is NaN counts as 0.
     pub fn exceeding(below: f64, correlation: f64) -> Self {
         let correlation = if correlation.is_nan() { 0.0 } else { correlation.clamp(-1.0, 1.0) };
@@ -78,13 +78,13 @@ impl Selection {
 
 /// Returns `(down, up)`: the interval holds every θ from θ̂ − `down`·s to θ̂ + `up`·s, where each
 /// side misses with probability `tail`, given the selections. Either may be infinite. One may be
-/// negative: then even θ̂ is too far from the range's end to be likely.
+/// negative: then θ̂ itself is outside the interval.
 pub fn conditional_quantiles(tail: f64, selections: &[Selection]) -> (f64, f64) {
     conditional_quantiles_beside(quantile::normal(tail), tail, selections)
 }
 
-/// The same for a known plain quantile z of the tail: computing it takes most of the time where a
-/// selection changes nothing.
+/// The same for a known plain quantile z of the tail. Computing z would take most of the time if a
+/// selection has no effect.
 pub(super) fn conditional_quantiles_beside(z: f64, tail: f64, selections: &[Selection]) -> (f64, f64) {
     let (mut left, mut right) = (f64::INFINITY, f64::INFINITY);
     for &Selection { below, above, correlation } in selections {
@@ -102,12 +102,12 @@ pub(super) fn conditional_quantiles_beside(z: f64, tail: f64, selections: &[Sele
 }
 
 /// Returns the quantiles of [`conditional_quantiles`] for a share 1 − [`PLAIN_SHARE`] of the tail,
-/// but none beyond the plain quantile for the other share. Conditional quantiles grow without limit
-/// where a number is close to the end of its range. This limit keeps the interval useful there:
-/// whether it is all that bounds allow does not depend on the estimate (hybrid intervals of
-/// Andrews, Kitagawa & McCloskey 2024, *Inference on winners*). Over all releases, the plain
-/// interval misses with a tenth of the tail probability. It may miss more often among the selected
-/// releases, if these are few.
+/// bounded by the plain quantile for the rest of the tail. Conditional quantiles grow without limit
+/// if a number is close to the end of its range. The bound keeps the interval useful there: whether
+/// it is all that bounds allow does not depend on the estimate (hybrid intervals of Andrews,
+/// Kitagawa & McCloskey 2024, *Inference on winners*). Over all releases, the plain interval misses
+/// with a tenth of the tail probability. It may miss more often among the selected releases, if
+/// these are few.
 pub(super) fn hybrid_quantiles(tail: f64, selections: &[Selection]) -> (f64, f64) {
     let plain = quantile::normal(tail);
     if conditional_quantiles(tail, selections) == (plain, plain) {
@@ -142,7 +142,7 @@ fn quantile_above(tail: f64, left: f64, right: f64) -> f64 {
 
 /// P(T > t | t − left ≤ T ≤ t + right) for a standard normal T.
 fn exceeds(t: f64, left: f64, right: f64) -> f64 {
-    // Differences of tails on the same side of 0 keep their digits.
+    // Differences of tails on the same side of 0 lose no digits.
     let between = |from: f64, to: f64| match from > 0.0 {
         true => upper_tail(from) - upper_tail(to),
         false if to < 0.0 => upper_tail(-to) - upper_tail(-from),
@@ -190,7 +190,7 @@ mod tests {
     /// The estimate is the selecting number, or shares noise with it. Given the selection, each
     /// side misses the truth at the rate of its tail, at every distance of the truth from the
     /// threshold. The tolerance is 5.2 standard errors, so each comparison has a false-alarm
-    /// probability below 10⁻⁶. The plain interval may always miss.
+    /// probability below 10⁻⁶. In one setting the plain interval nearly always misses.
     #[test]
     fn selected_estimates_cover_at_their_level() {
         let mut random = ChaCha8Rng::seed_from_u64(4);

@@ -8,7 +8,7 @@
 //! (n̂ − r·v̂)² ≤ z²(τ² + r²ω²)
 //! ```
 //!
-//! contain the true share with probability P(|N(0, 1)| ≤ z), whatever n and v are (Fieller 1954).
+//! contain the true share with probability P(|N(0, 1)| ≤ z), for all n and v (Fieller 1954).
 //! They lie between the roots of a quadratic, or outside of them if v̂ can't be distinguished from
 //! 0. A share is at least 0 and at most 1, so the interval is the hull of those numbers within [0,
 //! 1]. If there are none, it is the nearest end.

@@ -23,7 +23,7 @@ pub enum MechanismError {
         /// The given weight.
         count_weight: f64,
     },
-    /// A weight for second moments with a method that has none.
+    /// A weight for second moments, with a method that has no such weight.
     #[error(
         "second_moment_weight is {second_moment_weight:?}, but the method {method} gives second moments no weight of its own: leave it out, or choose the method jme, cs or joint-clip with second moments"
     )]
@@ -33,13 +33,13 @@ pub enum MechanismError {
         /// The given weight.
         second_moment_weight: f64,
     },
-    /// A weight of histograms without any.
+    /// A weight of histograms, without any histograms.
     #[error("histogram_weight is {bin_weight:?}, but there are no histograms: leave it out, or add one")]
     BinWeight {
         /// The given weight.
         bin_weight: f64,
     },
-    /// A clipper of other histograms.
+    /// A clipper for histograms other than those of the mechanism.
     #[error(
         "the clipper has {} histograms with {} bins, the mechanism {} with {}: give both the same",
         found.histograms, found.number, expected.histograms, expected.number
@@ -50,7 +50,7 @@ pub enum MechanismError {
         /// Histograms of the mechanism.
         expected: Bins,
     },
-    /// A method for second moments in a release without any.
+    /// A method for second moments, in a release without second moments.
     #[error(
         "the method {method} makes second moments private, but none are wanted: choose the method jme, or second moments"
     )]
@@ -58,7 +58,7 @@ pub enum MechanismError {
         /// The method.
         method: Method,
     },
-    /// Two strategies with a method that needs one.
+    /// Two strategies, with a method that needs a single one.
     #[error(
         "the method {method} makes first and second moments private together: give them one strategy, or choose the method jme or ime"
     )]

@@ -35,7 +35,7 @@ pub enum Method {
     JointClip,
     /// Second moments are the squares of the sums of whole epochs, not sums of squares.
     BatchSquares {
-        /// m, the most records in an epoch.
+        /// m, the maximum number of records in an epoch.
         size: NonZeroU32,
     },
 }
@@ -80,8 +80,8 @@ impl Method {
     }
 
     /// Returns whether values may be missing one by one
-    /// ([`Clipper::with_indicators`](crate::moments::Clipper::with_indicators)): where second
-    /// moments are those of records, and records are not clipped with their squares.
+    /// ([`Clipper::with_indicators`](crate::moments::Clipper::with_indicators)). This requires
+    /// second moments of records, and records that are not clipped with their squares.
     pub fn takes_missing_values(self) -> bool {
         matches!(self, Self::Jme | Self::Ime { .. } | Self::Cs)
     }
@@ -109,16 +109,16 @@ impl fmt::Display for Method {
 /// JME, joint moment estimation: one Gaussian mechanism for all moments, with their joint
 /// sensitivity.
 ///
-/// This is λ-JME, Algorithms 1 and 3, with a private count beside it. It uses the joint sensitivity
-/// for the given neighbours, strategies and participations: the theorems at the heads of
+/// This is λ-JME, Algorithms 1 and 3, with a private count. It uses the joint sensitivity for the
+/// given neighbours, strategies and participations, by the theorems at the heads of
 /// [`sensitivity`](crate::sensitivity) and its submodules. [`mechanism`](crate::mechanism) derives
 /// the noise from the claim.
 ///
-/// The default λ is that of Algorithm 1 where records are replaced in place, and that of
-/// [`MomentWeights::default_for`] elsewhere. If C₁ ≠ C₂ it is multiplied by V₁/V₂, the ratio of
+/// If records are replaced in place, the default λ is that of Algorithm 1. For other neighbours it
+/// is that of [`MomentWeights::default_for`]. If C₁ ≠ C₂ it is multiplied by V₁/V₂, the ratio of
 /// their squared sensitivities for vectors of norm 1, so that λ does not depend on the scale of C₂.
-/// The count then has the largest free weight: c = ½ beside ν = ½ through one C, c = 1 beside
-/// second moments of another.
+/// The count has the largest weight that does not increase the sensitivity: c = ½ with ν = ½ if
+/// C₁ = C₂, and c = 1 otherwise.
 fn jme_claim(parameters: &MomentParameters, geometry: &MomentGeometry) -> Result<JointClaim, MechanismError> {
     let (neighbours, dimension) = (parameters.neighbours, parameters.layout.dimension);
     let default = MomentWeights::default_for(neighbours, dimension);
@@ -130,16 +130,15 @@ fn jme_claim(parameters: &MomentParameters, geometry: &MomentGeometry) -> Result
     Ok(JointClaim { weights, squared: geometry.joint(neighbours, dimension, weights)? })
 }
 
-/// The share if a pipeline does not set one.
+/// The share that a pipeline uses by default.
 pub const DEFAULT_FIRST_MOMENT_SHARE: f64 = 0.5;
 
 /// α-IME, independent moment estimation: two Gaussian mechanisms that share the budget.
 ///
-/// Algorithm 4. The first query
-/// is (κn, u) through C₁, the second S through C₂, each with noise for its own sensitivity: s₁ is
-/// the joint sensitivity with ν = 0, s₂ is derived at the head of `mechanism/geometry.rs`. A
-/// Gaussian mechanism of noise multiplier 1/μ is μ-GDP, and two of them together are √(μ₁² +
-/// μ₂²)-GDP (Dong, Roth & Su 2022, Cor. 2). The budget μ = 1/σ splits as
+/// Algorithm 4. The first query is (κn, u) through C₁, the second S through C₂, each with noise for
+/// its own sensitivity: s₁ is the joint sensitivity with ν = 0, s₂ is derived at the head of
+/// `mechanism/geometry.rs`. A Gaussian mechanism of noise multiplier 1/μ is μ-GDP, and two of them
+/// together are √(μ₁² + μ₂²)-GDP (Dong, Roth & Su 2022, Cor. 2). The budget μ = 1/σ splits as
 ///
 /// ```text
 /// μ₁² = αμ²      noise of C₁u:  σ s₁/√α
@@ -172,10 +171,9 @@ fn ime_claim(
 /// τ-CS, concatenate and split: one Gaussian mechanism for (x, √τ·xxᵀ), with twice its norm as
 /// sensitivity.
 ///
-/// Algorithm 5, with the factor
-/// ‖C‖₁→₂ that the paper omits: `s = 2ζ√(1+τζ²)·max‖c_i‖`. This is the triangle inequality. With
-/// its exact sensitivity, CS is λ-JME with C₁ = C₂ and λ = τ, so the paper's Theorem 3.7 compares
-/// JME with a bound. The claim here is
+/// Algorithm 5, with the factor ‖C‖₁→₂ that the paper omits: `s = 2ζ√(1+τζ²)·max‖c_i‖`. This is the
+/// triangle inequality. With its exact sensitivity, CS is λ-JME with C₁ = C₂ and λ = τ, so the
+/// paper's Theorem 3.7 compares JME with a bound. The claim here is
 ///
 /// ```text
 /// zero-out       joint sensitivity               one record vanishes: no triangle is needed
@@ -185,7 +183,7 @@ fn ime_claim(
 ///
 /// For one participation 4Z is 4(1+ν)·max‖c_i‖². It exceeds the joint sensitivity as long as the
 /// count is small: it bounds records replaced in place, whose count cancels, and the count matters
-/// for records that move. Where no overlaps are negative and all moments go through one C, c = 1 +
+/// for records that move. If no overlaps are negative and all moments go through one C, c = 1 +
 /// ν is still free: `2(c + 1 + ν) = 4(1 + ν)`, the default. τ is
 /// [`second_moment_weight`](MomentParameters::second_moment_weight); by default ν = τζ² = ½.
 fn cs_claim(parameters: &MomentParameters, geometry: &MomentGeometry) -> Result<JointClaim, MechanismError> {
@@ -210,11 +208,10 @@ fn cs_claim(parameters: &MomentParameters, geometry: &MomentGeometry) -> Result<
 
 /// PP, post-processing: only counts and first moments are released.
 ///
-/// Algorithm 6. Readers of the
-/// release compute second moments as squares of decoded first moments ([`view`](crate::view), which
-/// removes their bias). So the whole budget is spent on (κn, u). The claim is the joint sensitivity
-/// with ν = 0. For replace-one through a C with overlaps of at least 0, c = 1 is free
-/// (`max(4, 2(c + 1)) = 4`), and the default.
+/// Algorithm 6. Readers of the release compute second moments as squares of decoded first moments
+/// ([`view`](crate::view), which removes their bias). So the whole budget is spent on (κn, u). The
+/// claim is the joint sensitivity with ν = 0. For replace-one through a C with overlaps of at least
+/// 0, c = 1 is free (`max(4, 2(c + 1)) = 4`), and the default.
 ///
 /// It is also the claim of a release that has no second moments, for every method.
 fn pp_claim(parameters: &MomentParameters, geometry: &MomentGeometry) -> Result<JointClaim, MechanismError> {
@@ -227,13 +224,12 @@ fn pp_claim(parameters: &MomentParameters, geometry: &MomentGeometry) -> Result<
 /// Joint clipping: bounds the norm of a record together with its square, instead of the norm of the
 /// record.
 ///
-/// The heuristic of Section 5
-/// (DP-Adam-Clip in its Table 3): `x̃ = (x, √τ·xxᵀ)` is scaled as a whole to a norm of at most R,
-/// then privatised like CS, with sensitivity 2R. R is the
+/// The heuristic of Section 5 (DP-Adam-Clip in its Table 3): `x̃ = (x, √τ·xxᵀ)` is scaled to a norm
+/// of at most R, then privatised like CS, with sensitivity 2R. R is the
 /// [`clip_norm`](MomentParameters::clip_norm) ζ, τ the
 /// [`second_moment_weight`](MomentParameters::second_moment_weight), by default ½/ζ² as in the
-/// paper's Table 4. Where records are short, R = ζ needs less noise than CS, whose R is
-/// `ζ√(1+τζ²)`. Long records shrink more, and both moments are biased.
+/// paper's Table 4. For short records, R = ζ needs less noise than CS, whose R is `ζ√(1+τζ²)`. Long
+/// records shrink more, and both moments are biased.
 ///
 /// A record of norm r keeps the share `f = min(1, R/√(r² + τr⁴))`: it adds f·x to first moments and
 /// f·xxᵀ to second ones. [`Clipper::jointly`](crate::moments::Clipper::jointly) does that in
@@ -245,10 +241,11 @@ fn pp_claim(parameters: &MomentParameters, geometry: &MomentGeometry) -> Result<
 /// In units of ζ a record adds φ = (√c, z, √ν·M) to its cell, `‖z‖² + ν‖M‖² ≤ 1`, with M a
 /// multiple ≥ 0 of zzᵀ. For all moments through one C, the proofs at the heads of
 /// [`sensitivity`](crate::sensitivity) and of its `joint_participation` require of records only
-/// that `⟨φ,φ'⟩ ≤ c + 1` and `⟨φ,φ'⟩ ≥ c − 1`, which holds because `⟨M,M'⟩ ≥ 0`, and in place that
-/// `‖φ − φ'‖² ≤ 4`. These are the bounds for ν = 0. So the claim is that of counts and first
-/// moments of records of norm 1, and so is the count's default weight. In place the claim is CS's
-/// 2R, which nothing attains. Like CS it needs C₁ = C₂.
+/// that `⟨φ,φ'⟩ ≤ c + 1` and `⟨φ,φ'⟩ ≥ c − 1`, which holds because `⟨M,M'⟩ ≥ 0`. For
+/// replace-one-in-place they also require that `‖φ − φ'‖² ≤ 4`. These are the bounds for ν = 0. So
+/// the claim is that of counts and first moments of records of norm 1, and so is the count's
+/// default weight. For replace-one-in-place the claim is CS's 2R, which no pair of records attains.
+/// Like CS it needs C₁ = C₂.
 fn joint_clip_claim(
     parameters: &MomentParameters,
     geometry: &MomentGeometry,
@@ -261,8 +258,8 @@ fn joint_clip_claim(
     Ok(JointClaim { weights: MomentWeights { second, ..weights }, squared })
 }
 
-/// Squares of batches: the sum of an epoch's records and, beside it, the square of that sum,
-/// coordinate by coordinate.
+/// Squares of batches: the sum of an epoch's records and the square of that sum, coordinate by
+/// coordinate.
 ///
 /// This is the query of Algorithm 2, and of Adam as usually written, with sums instead of means. It
 /// differs from sums of squares, and is never free: a record replaced in a batch of m moves `(Σg,

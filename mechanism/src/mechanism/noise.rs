@@ -32,12 +32,12 @@
 //! A run of noise multiplier σ and sensitivity s draws noise of deviation σs, in units of the
 //! sensitivity. Suppose neighbours move the releases so far by at most s_p. Then these releases lie
 //! within `μ_p = s_p/(σs)` deviations of each other. With correlated noise they lie within
-//! `s_p/(σs) + a`, where a is the effect of rounding the noise, in deviations, whatever σ is.
-//! (There s is larger than the distance of the encoded sums, by 1/(1 − σa), so at the end of the
-//! run this is `(1 − σa)/σ + a = 1/σ`.) The same holds for encoded sums that are rounded. This part
-//! of the run is (ε, δ)-private wherever one Gaussian mechanism of multiplier 1/μ_p is (ε, δ − (1 +
-//! e^ε)τ)-private, where τ is the total variation between the noise drawn so far and its ideal.
-//! [`Spending`] finds the least ε.
+//! `s_p/(σs) + a`, where a is the effect of rounding the noise, in deviations, for any σ. (There s
+//! is larger than the distance of the encoded sums, by 1/(1 − σa), so at the end of the run this is
+//! `(1 − σa)/σ + a = 1/σ`.) The same holds for encoded sums that are rounded. This part of the run
+//! is (ε, δ)-private if one Gaussian mechanism of multiplier 1/μ_p is (ε, δ − (1 + e^ε)τ)-private,
+//! where τ is the total variation between the noise drawn so far and its ideal. [`Spending`] finds
+//! the least ε.
 //!
 //! [`accounting::discrete`]: crate::accounting::discrete
 
@@ -58,7 +58,7 @@ pub struct CoordinateNoise {
     pub unit: f64,
     /// One unit of the sums is 2^`sum_bits` units of the grid.
     pub sum_bits: u8,
-    /// Noise is correlated in units of 2^`coarse_bits` units of the grid; 0 where it is not
+    /// Noise is correlated in units of 2^`coarse_bits` units of the grid; 0 if it is not
     /// correlated.
     pub coarse_bits: u8,
     /// Deviation of the discrete Gaussian in grid units; `None` when the coordinate is public and
@@ -87,17 +87,17 @@ impl CoordinateNoise {
 /// Maximum increase of the distance of two streams by rounding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum RoundingLoss {
-    /// Encoders round sums: the most they add, in units of ζ.
+    /// Encoders round sums: their maximum, in units of ζ.
     Encoders(f64),
-    /// Encoders round sums, and encoded sums are rounded to a grid: the most that encoders add, in
-    /// units of ζ, and the most that the grid adds, in deviations of the noise.
+    /// Encoders round sums, and encoded sums are rounded to a grid: the maximum of the encoders, in
+    /// units of ζ, and the maximum of the grid, in deviations of the noise.
     Grid(f64, f64),
-    /// Correlators round noise: the most they add, in deviations of the noise.
+    /// Correlators round noise: their maximum, in deviations of the noise.
     Correlators(f64),
 }
 
-/// The most that correlating noise or the grid may add to the sensitivity, relative to it, and the
-/// largest error in deviations of the noise.
+/// Maximum relative increase of the sensitivity by correlated noise or by the grid, and maximum
+/// error in deviations of the noise.
 const MAX_CORRELATION_ERROR: f64 = 0.01;
 
 impl RoundingLoss {
@@ -149,11 +149,11 @@ fn share_of_sensitivity(deviations: f64, noise_multiplier: f64) -> Result<f64, M
     Ok(share)
 }
 
-/// Returns what rounding encoded sums to the grid adds over `steps` steps, in deviations of the
-/// noise. `encoders` is what encoders add. A rounded sum errs by at most half a unit, so it moves
-/// by at most 1 more than the sum, and a unit of a rounded coordinate is less than 2⁻⁴¹ deviations.
-/// The coordinates and steps that may differ are those of [`of_correlators`]. `None` for sent
-/// records, which differ in more keys.
+/// Returns the maximum distance that rounding encoded sums to the grid adds over `steps` steps, in
+/// deviations of the noise. `encoders` is the distance that encoders add. A rounded sum errs by at
+/// most half a unit, so it moves by at most 1 more than the sum, and a unit of a rounded coordinate
+/// is less than 2⁻⁴¹ deviations. The coordinates and steps that may differ are those of
+/// [`of_correlators`]. `None` for sent records, which differ in more keys.
 pub(super) fn of_grid(
     parameters: &MomentParameters,
     encoders: f64,
@@ -166,11 +166,11 @@ pub(super) fn of_grid(
     layout.sent.is_none().then(|| RoundingLoss::Grid(encoders, rounded_up(deviations)))
 }
 
-/// Returns what the rounding of recursive encoders can add to the distance of two encoded streams,
-/// in units of ζ. By the triangle inequality it adds to the sensitivity. Streams that differ in k
-/// records differ in at most 2k cells, so in at most 2k keys. Where they do not differ, their
-/// encoders round alike. The units of count, first and second moments are 1, ζ2⁻²⁰ and ζ²2⁻⁴⁰ times
-/// the method's own.
+/// Returns the maximum distance that the rounding of recursive encoders adds between two encoded
+/// streams, in units of ζ. By the triangle inequality it adds to the sensitivity. Streams that
+/// differ in k records differ in at most 2k cells, so in at most 2k keys. Where they do not differ,
+/// their encoders round alike. The units of count, first and second moments are 1, ζ2⁻²⁰ and ζ²2⁻⁴⁰
+/// times the method's own.
 pub(super) fn of_encoders(
     parameters: &MomentParameters,
     weights: MomentWeights,
@@ -191,10 +191,10 @@ pub(super) fn of_encoders(
     (2.0 * geometry.participations() as f64 * squares).sqrt()
 }
 
-/// Returns what correlators add over `steps` steps, in deviations of the noise: 2e for each step
-/// and each coordinate of the keys that differ, at most 2k as in [`of_encoders`]. `correlations`
-/// are those of counts and first moments, and of second moments. `None` where noise has no room,
-/// and for sent records, which differ in more keys.
+/// Returns the maximum distance that correlators add over `steps` steps, in deviations of the
+/// noise: 2e for each step and each coordinate of the keys that differ, at most 2k as in
+/// [`of_encoders`]. `correlations` are those of counts and first moments, and of second moments.
+/// `None` if the noise does not fit 51 bits, and for sent records, which differ in more keys.
 pub(super) fn of_correlators(
     parameters: &MomentParameters,
     correlations: [Correlation; 2],
@@ -325,7 +325,7 @@ impl MomentMechanism {
     }
 
     /// Returns the least ε with which a part of this run is (ε, δ)-private, rounded up; `None`
-    /// where the grid leaves nothing of δ. `part` is the mechanism for that part alone, made with
+    /// if the cost of the grid exceeds δ. `part` is the mechanism for that part alone, made with
     /// the weights of this one. `cells` is the number of pairs of key and epoch that the part
     /// released.
     ///

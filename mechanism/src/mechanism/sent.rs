@@ -17,7 +17,8 @@
 //!                       S = min(4V, 2V + 2k²g)          replace-one
 //! ```
 //!
-//! In place S is 0: entities, keys and epochs are public, so v is too, and is released exactly.
+//! For replace-one-in-place S is 0: entities, keys and epochs are public, so v is too, and is
+//! released exactly.
 //!
 //! *Proof.* Let u_i ≥ 0 be the numbers that the entity adds in step i, key by key. Their norm is at
 //! most their sum, and so at most M. The steps are those in which the entity takes part, in
@@ -37,7 +38,7 @@
 //! second moments, missing values, bounds by key, and both treatments of several records.
 //!
 //! *From the matrix to the C that runs.* As for the moments (`mechanism/geometry.rs`): the error of
-//! C₁u is at most ηM√V where an entity is blanked, and 2ηM√V where S ≥ 2V. So (1 + 2η)² covers it.
+//! C₁u is at most ηM√V if an entity is blanked, and 2ηM√V if S ≥ 2V. So (1 + 2η)² covers it.
 //!
 //! *Rounding of recursive encoders.* v differs in at most 2kM keys, by √R each, in units of 1. In
 //! units of its noise this is √(2kMR)·√e/(σsM), at most √(2keR)/(σs): like a count of weight e.
@@ -95,7 +96,7 @@ mod tests {
     }
 
     /// All ways to take part twice: with all sent records under the key of those that count, with
-    /// all others under the next key, and with one under each key.
+    /// the rest under the next key, and with one under each key.
     fn streams() -> Vec<[Contribution; 2]> {
         let contributions = |epoch: usize| {
             (0..KEYS).flat_map(move |key| {
@@ -173,8 +174,8 @@ mod tests {
     const METHODS: [Method; 5] =
         [Method::Jme, Method::Ime { first_moment_share: 0.4 }, Method::Cs, Method::Pp, Method::JointClip];
 
-    /// All pairs of streams: none exceeds the bound, and the worst attain it with moments and sent
-    /// records together.
+    /// Tests all pairs of streams. No pair exceeds the bound, and the worst pair attains it with
+    /// moments and sent records together.
     #[test]
     fn sent_records_beside_moments_spend_exactly_the_budget() {
         // Records that are clipped with their squares are shorter than these.

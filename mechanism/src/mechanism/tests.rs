@@ -199,7 +199,7 @@ fn noise_levels_of_the_baselines_are_those_of_their_algorithms() {
     check(Method::Cs, replaced, 3, [first / clip / 1.5_f64.sqrt(), first, second]);
     check(Method::Cs, in_place, 1, [0.0, first, second]);
     check(Method::Cs, zeroed, 3, [unit * 2.0, unit * 2_f64.sqrt() * clip, unit * 2.0 * clip * clip]);
-    // Algorithm 6: 2ζ, and otherwise only the count.
+    // Algorithm 6: 2ζ, and the count if it is not public.
     let first = unit * 2.0 * clip;
     check(Method::Pp, replaced, 3, [first / clip, first, 0.0]);
     check(Method::Pp, in_place, 3, [0.0, first, 0.0]);
@@ -208,7 +208,7 @@ fn noise_levels_of_the_baselines_are_those_of_their_algorithms() {
     check(Method::JointClip, in_place, 3, [0.0, first, first * clip * 2_f64.sqrt()]);
 }
 
-/// Neither second moments nor a weight for them: as PP.
+/// Without second moments and a weight for them, the claim is that of PP.
 #[test]
 fn without_second_moments_counts_are_free() {
     let pp = of_method(Method::Pp, Neighbours::ReplaceOne, 3);
@@ -287,13 +287,13 @@ fn two_strategies_have_weights_of_their_own() {
     assert_eq!(refused, Err(MechanismError::OneStrategy { method: Method::JointClip }));
 }
 
-/// A C that differs from its matrix as much as allowed, in the worst direction. The test tries
-/// errors of both kinds on records of equal and of opposite contributions.
+/// Takes a C that differs from its matrix as much as allowed, in the worst direction. Tries errors
+/// of both kinds on records of equal and of opposite contributions.
 #[test]
 fn errors_of_a_matrix_are_charged() {
     const STEPS: usize = 40;
     const RECORDS: usize = 20;
-    // Columns that hardly overlap: each error counts by itself, √20 times as much beside them.
+    // Columns that hardly overlap: their sum grows with √20, and the sum of equal errors with 20.
     let entry = |t: usize, i: usize| if t == i { 1.0 } else { 1e-3 * f64::from(u8::from(t > i)) };
     let matrix = DMatrix::from_fn(STEPS, STEPS, entry);
     let pattern: Vec<usize> = (0..RECORDS).map(|i| 2 * i).collect();
@@ -333,7 +333,7 @@ fn errors_of_a_matrix_are_charged() {
     assert!(discrepancy_of("banded-inverse-square-root:8").relative > 2f64.powi(-50));
 }
 
-/// Noise that can't be correlated, or whose rounding error would be too large.
+/// Noise is refused if it can't be correlated, or if its rounding error would be too large.
 #[test]
 fn noise_is_correlated_where_that_is_sound() {
     let blt = |buffers: &[(f64, f64)], horizon: Option<u64>| -> Arc<dyn Strategy> {
@@ -354,7 +354,7 @@ fn noise_is_correlated_where_that_is_sound() {
     assert!(sound.is_correlated() && !encoded.is_correlated());
     let ratio = sound.moments().sensitivity() / encoded.moments().sensitivity();
     assert!((ratio - 1.0).abs() < 1e-6 && sound.moments().rounding_share() > 0.0);
-    // All numbers follow a change of the noise.
+    // All numbers change with the noise multiplier.
     let more = sound.with_noise_multiplier(9.0).unwrap();
     assert!(more.is_correlated() && *more.moments() == *correlated(&good, 9.0, 3).unwrap().moments());
     assert!(more.moments().sensitivity() > sound.moments().sensitivity());

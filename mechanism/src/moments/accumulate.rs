@@ -6,8 +6,8 @@
 //!   rows, and each row is added at once. A few cache lines of each of a thousand keys stay in the
 //!   nearest caches.
 //! - Many sums: updating them for every record would cost more memory traffic than arithmetic. So a
-//!   key buffers its rows until they hold about as many numbers as its sums do, and multiplies them
-//!   at once. A key with few records stays small. All keys share one workspace.
+//!   key buffers its rows until they hold about as many numbers as its sums, and then multiplies
+//!   them at once. A key with few records stays small. All keys share one workspace.
 //! - Few sums and many rows of few keys: whole registers of sums take each row at once
 //!   (`scattered`).
 
@@ -24,8 +24,8 @@ use zeroize::{Zeroize, Zeroizing};
 
 mod scattered;
 
-/// The least number of rows of one key that are multiplied at once; a key of wide records buffers
-/// at least this many.
+/// Minimum number of rows of one key that are multiplied at once. A key of wide records buffers at
+/// least this many rows.
 const PENDING_ROWS: usize = 32;
 
 /// Sums quantised records, key by key.
@@ -54,7 +54,7 @@ pub struct Accumulators {
     products: BlockProducts,
     /// Number of records added; `None` if sums were added.
     records: Option<u64>,
-    /// Wiped memory of keys, for the next ones.
+    /// Wiped memory of former keys, for the next ones.
     spare: Vec<KeySums>,
     /// Memory for the total of a key.
     total: Zeroizing<Vec<i128>>,
@@ -68,7 +68,7 @@ const SPARE_KEYS: usize = 8;
 /// Sums of a key, and rows not yet in them.
 struct KeySums {
     key: u32,
-    /// Empty before the first rows are added.
+    /// Empty until the first rows are added.
     sums: Zeroizing<Vec<i128>>,
     /// Wide records: the rows. Narrow ones: the sums of at most [`BLOCK_ROWS`] rows.
     pending: Zeroizing<Vec<f64>>,
@@ -85,7 +85,7 @@ impl KeySums {
         &mut self.sums
     }
 
-    /// Adds narrow records one by one, fewer than [`BLOCK_ROWS`].
+    /// Adds narrow records one by one. There must be fewer than [`BLOCK_ROWS`].
     fn add_each(&mut self, rows: &[f64], width: usize, layout: Layout) {
         if self.pending.is_empty() {
             self.pending.reserve_exact(layout.second().end);
@@ -226,7 +226,7 @@ impl Accumulators {
     }
 
     /// Returns the keys that have sums, ascending, and their sums, end to end, and clears them. The
-    /// sums are in 64 bits if that is certain to hold them, whatever the records are.
+    /// sums are in 64 bits if that is certain to hold them for any records.
     pub fn take_row(&mut self) -> (Vec<u32>, Sums) {
         let keys = self.keys();
         let length = keys.len() * self.layout.coordinates();
@@ -260,7 +260,7 @@ impl Accumulators {
         for mut of_key in keys.drain(..) {
             let KeySums { key, sums, pending } = &mut of_key;
             let total: &mut [i128] = if sums.is_empty() {
-                // Made only when needed: for a million columns, making it would be expensive.
+                // Made only when needed, because it is expensive for a million columns.
                 self.total.clear();
                 self.total.resize(self.layout.coordinates(), 0);
                 &mut self.total

@@ -1,7 +1,7 @@
 //! Bins of histograms: each record adds 1 to at most one bin of each histogram.
 //!
 //! A value beyond the outer edges falls into the nearest bin, as moments clip it to the bounds. A
-//! missing value (not finite) falls into none. Categories are numbered from 0, so their edges are
+//! missing value (not finite) falls into no bin. Categories are numbered from 0, so their edges are
 //! the integers.
 
 use serde::{Deserialize, Serialize};
@@ -41,14 +41,14 @@ pub struct Histogram {
     edges: Vec<f64>,
 }
 
-/// Edges that bound no bins.
+/// Edges that do not define bins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the edges of a histogram must be ascending finite numbers, at least two, and at most 2^20")]
 pub struct HistogramError;
 
 impl Histogram {
-    /// Builds a histogram of value number `column` of a record, from 0, with these `edges`: a value
-    /// belongs to the bin whose lower edge it has reached.
+    /// Builds a histogram of value number `column` of a record, from 0, with these `edges`. A value
+    /// belongs to the last bin whose lower edge is at most the value.
     ///
     /// # Errors
     /// [`HistogramError`] unless the edges are finite and ascending, at least 2 and at most 2²⁰.
@@ -64,7 +64,7 @@ impl Histogram {
         self.column
     }
 
-    /// Returns the edges, one more than bins.
+    /// Returns the edges. There is one more than bins.
     pub fn edges(&self) -> &[f64] {
         &self.edges
     }
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!((clipper.dimension(), clipper.record_width()), (2, 4));
     }
 
-    /// A record's bins follow its sums, by key, in both layouts of sums and in every method.
+    /// A record's bins come after its sums, by key, in both layouts of sums and in every method.
     #[test]
     fn bins_are_counted_beside_the_moments_of_a_key() {
         let histograms = || {

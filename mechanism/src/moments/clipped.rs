@@ -4,7 +4,7 @@
 //! added. The second pass takes a few columns of all records at a time, several records side by
 //! side (`side_by_side`), so that sums stay in the nearest cache. The integers are those of
 //! [`Clipper::quantise`]. Whether a record lies in the ball is known when its last column has been
-//! added. The correction, if any, is then subtracted from the sums, before anyone can see them.
+//! added. A correction is then subtracted from the sums, if necessary, before they can be read.
 //!
 //! Sums of up to [`NARROW_RECORDS`] records are kept in 64 bits: `|Σq| ≤ Σ|q|² ≤ 2²²·2⁴⁰`. The
 //! recipient borrows them without a copy, and they are overwritten when all borrowers have returned
@@ -65,13 +65,13 @@ pub enum ClippedSumsError {
 pub struct ClippedSums {
     clipper: Arc<Clipper>,
     layout: Layout,
-    /// Whether the count is 0 whatever the number of records.
+    /// Whether the count is 0 for any number of records.
     hides_count: bool,
     /// Count, first and second moments of the records on the short path since the last spill; empty
     /// while they are lent.
     narrow: Zeroizing<Vec<i64>>,
     lent: Option<Arc<Zeroizing<Vec<i64>>>>,
-    /// Whether all of `narrow` except the count is left over from lent sums and must be
+    /// Whether all of `narrow` except the count holds old values of lent sums and must be
     /// overwritten.
     stale: bool,
     /// Records on the short path.
@@ -167,7 +167,7 @@ impl ClippedSums {
         runs.into_iter().map(run).collect()
     }
 
-    /// Makes room for sums unless there is room already: in the lent memory, if it was returned.
+    /// Makes room for new sums if the last ones were lent. Reuses their memory if it was returned.
     fn begin(&mut self) {
         if let Some(lent) = self.lent.take() {
             self.narrow = Arc::into_inner(lent).unwrap_or_default();
@@ -270,7 +270,7 @@ impl ClippedSums {
         }
     }
 
-    /// Spills narrow sums if another block may be too many.
+    /// Spills narrow sums if they may not have room for another block.
     fn make_room(&mut self) {
         if self.narrow[Layout::COUNT] as u64 + BLOCK_RECORDS as u64 > NARROW_RECORDS {
             self.wide.merge(0, IntegerRow::Narrow(&self.narrow));
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns the sums of the same records by way of rows.
+    /// Returns the sums of the same records, computed from rows.
     fn by_rows(clipper: &Clipper, layout: Layout, records: &[f64]) -> Vec<i128> {
         let mut rows = QuantisedRows::new(layout.dimension);
         clipper.quantise_all(records, &mut rows).unwrap();
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(taken(&mut sums), [count, -count << 20, count << 40]);
     }
 
-    /// The width is the same for all values, and for no records, so it reveals nothing.
+    /// The width is the same for all values, and without records, so it reveals nothing.
     #[test]
     fn the_width_of_sums_does_not_depend_on_values() {
         let odd = [0.5, 0.0, 1e-308, 5e-324, 1e160, 1e300, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];

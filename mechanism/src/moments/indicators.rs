@@ -1,4 +1,4 @@
-//! Records with missing values have an indicator beside each value.
+//! Records with missing values have an indicator for each value.
 //!
 //! A record with values in some of its d columns becomes a vector of 2d entries,
 //!
@@ -7,9 +7,9 @@
 //!                y_j = 0,   e_j = −½   where it has none,
 //! ```
 //!
-//! in centred and scaled units. Its moments are those of any vector, and nothing downstream knows
-//! of indicators: not the accumulators, the encoders or the noise. With n = Σ 1 they determine the
-//! moments of each column and of each pair over the rows that have them, `m_j = e_j + ½`:
+//! in centred and scaled units. Its moments are those of any vector, so accumulators, encoders and
+//! noise treat it like one. With n = Σ 1 they determine the moments of each column and of each pair
+//! over the rows that have them, `m_j = e_j + ½`:
 //!
 //! ```text
 //! N_j  = Σ m_j         = ½n + Σ e_j                              Σ m_j x_j     = Σ y_j
@@ -31,20 +31,20 @@
 //! bound has no rounding error. h is read back exactly: `Σ e_j` is the integer sum divided by 2h.
 //!
 //! # Why ±½ and not 0 or 1
-//! The moments determine each other whatever constant is subtracted from the indicators. One half
-//! makes `Σ e_j²` least, a quarter of the norm that 1 would have, and the noise of U_ij and N_ij
-//! least with it: their large part is in n and Σ y, which are released with less noise. Likewise x
-//! is centred in its bounds, so a missing value is no further from a present one than two present
-//! values are from each other.
+//! The moments determine each other for any constant that is subtracted from the indicators. One
+//! half makes `Σ e_j²` least, a quarter of the norm that 1 would have. It also makes the noise of
+//! U_ij and N_ij least, because their large part is in n and Σ y, which are released with less
+//! noise. Likewise x is centred in its bounds, so a missing value is no further from a present one
+//! than two present values are from each other.
 //!
 //! # Price
-//! Where nothing is missing, the noise of Σ x_j and of Σ x_i x_j rises by √(5/4) and by 5/4: the
-//! clip norm does. The noise of N_j, on which a mean depends in proportion to its distance from the
-//! middle of the bounds, replaces that of n; see `docs/estimates.md`.
+//! If no value is missing, the noise of Σ x_j rises by √(5/4) and that of Σ x_i x_j by 5/4, because
+//! the clip norm rises. The noise of N_j replaces that of n; a mean depends on it in proportion to
+//! its distance from the middle of the bounds (`docs/estimates.md`).
 //!
-//! A row with no value at all is not a record and adds nothing, so that a blanked record is blanked
-//! for [`ZeroOut`](crate::sensitivity::Neighbours::ZeroOut) too. Where counts are public it counts
-//! as a record whose values are all missing.
+//! A row without any value is not a record and adds nothing, so a blanked record is also blank for
+//! [`ZeroOut`](crate::sensitivity::Neighbours::ZeroOut). If counts are public, such a row counts as
+//! a record whose values are all missing.
 
 use super::clip::{BALL, Clipper, UNIT, clip_to};
 use super::{QuantisedRows, RecordError};
@@ -55,7 +55,7 @@ pub(super) const NORM_SQUARED: f64 = 1.25;
 /// Largest integer squared norm of the values of a row: ⌊⅘·2⁴⁰⌋.
 const VALUES: f64 = 879_609_302_220.0;
 
-/// Returns h: the integer that stands for +½.
+/// Returns h, the integer for +½.
 pub(super) fn height(columns: usize) -> f64 {
     let least_integer = |height: f64| 5.0 * columns as f64 * height * height <= BALL;
     let height = (UNIT / (5.0 * columns as f64).sqrt()).floor();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     proptest! {
-        /// The bound of the theorem, in integers, with a height of nearly its full share.
+        /// Tests the bound of the theorem, in integers, for heights of nearly their full share.
         #[test]
         fn rows_stay_in_the_ball(
             columns in 1usize..40,

@@ -42,18 +42,18 @@ pub enum SecondMoment {
     Full,
     /// Only Σ x∘x.
     Diagonal,
-    /// None: counts and Σx alone.
+    /// No second moments: counts and Σx alone.
     None,
 }
 
 /// Positions of the count, the first and the second moments of one key in a flat vector of
-/// coordinates: `[count | Σx (d) | Σxxᵀ packed (d(d+1)/2), or Σx∘x (d), or nothing | sent or
-/// nothing | bins, histogram by histogram, or nothing]`.
+/// coordinates: `[count | Σx (d) | Σxxᵀ packed (d(d+1)/2), or Σx∘x (d), or empty | sent or empty |
+/// bins, histogram by histogram, or empty]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Layout {
     /// Number of columns d, at least 1.
     pub dimension: usize,
-    /// Which second moments follow the first.
+    /// The second moments that follow the first.
     pub second: SecondMoment,
     /// M, if the number of records that entities sent is the last coordinate: an entity adds at
     /// most M to an epoch.

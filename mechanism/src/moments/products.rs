@@ -61,7 +61,7 @@ impl BlockProducts {
 
     /// Adds any number of records, row-major and of `width` values each, to `sums`. The first d
     /// values of a record add to first moments, the products of the last d to second ones. They are
-    /// the same values where the width is d.
+    /// the same values if the width is d.
     pub(super) fn add_rows(&mut self, rows: &[f64], width: usize, sums: &mut [i128]) {
         for block in rows.chunks(BLOCK_ROWS * width) {
             self.multiply(block, width);
@@ -273,7 +273,7 @@ fn in_lanes<V: Copy + Into<f64>, const R: usize>(rows: [&[V]; R]) -> [f64; R] {
     norms
 }
 
-/// Returns the whole blocks of some rows, and what follows them.
+/// Returns the whole blocks of some rows, and their remainders.
 #[inline(always)]
 fn in_blocks<V, const R: usize>(rows: [&[V]; R]) -> ([&[[V; LANES]]; R], [&[V]; R]) {
     let (mut blocks, mut rests): ([&[[V; LANES]]; R], _) = ([&[]; R], rows);
@@ -286,8 +286,8 @@ fn in_blocks<V, const R: usize>(rows: [&[V]; R]) -> ([&[[V; LANES]]; R], [&[V]; 
 /// Scales and rounds records, and adds them and their squares to the sums. Returns the sum of each
 /// record's squares.
 ///
-/// All have the length of the sums. All sums are of integers, and below 2⁵³, so nothing is rounded
-/// except the records.
+/// All have the length of the sums. All sums are of integers below 2⁵³, so only the records are
+/// rounded.
 pub(super) fn add_records<V: Copy + Into<f64>, const R: usize>(
     records: [&[V]; R],
     scales: [f64; R],
@@ -345,7 +345,7 @@ impl<V: Copy + Into<f64>, const R: usize> Lanes for AddRecords<'_, V, R> {
     }
 }
 
-/// Adds integers below 2⁵¹ in magnitude to sums, or overwrites these where they are stale. No sum
+/// Adds integers below 2⁵¹ in magnitude to sums, or overwrites these if they are stale. No sum
 /// may exceed 64 bits.
 pub(super) fn add_integers(sums: &mut [i64], are_stale: bool, integers: &[f64]) {
     in_widest(AddIntegers { sums, are_stale, integers });

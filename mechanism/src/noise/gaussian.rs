@@ -12,13 +12,13 @@
 //! 2. Draw j uniformly in 0..W (Lemire's multiplication with rejection: exact). For wide bins the
 //!    lower k bits of j are separate uniform bits, and those of `packed` bins are the rest of the
 //!    same word.
-//! 3. Accept with probability exp(−e) (below: exact), else start again.
+//! 3. Accept with probability exp(−e) (below: exact). Otherwise start again.
 //! 4. Draw a sign. Start again at −0, so that 0 is not counted twice.
 //!
 //! **Proof.** In one round the magnitude hW + j has probability ∝ exp(−h²/8192)·(1/W)·exp(−e), that
 //! is ∝ exp(−x²/(2σ²)), and each magnitude arises from one (h, j) only. The sign halves it for x ≠
-//! 0, and the rule for −0 halves it for x = 0 too. Rounds are independent, so the first that ends
-//! has this distribution. ∎
+//! 0, and the rule for −0 halves it for x = 0 too. Rounds are independent, so the first accepted
+//! one has this distribution. ∎
 //!
 //! **Step 3** is von Neumann's. With U₀ = e and U₁, U₂, … uniform, let n be the first with Uₙ >
 //! Uₙ₋₁ (U₁ ≥ e for n = 1). P(n > m) = eᵐ/m!, so P(n odd) = Σₘ (−e)ᵐ/m! = exp(−e), for e ≤ 1. Here
@@ -28,7 +28,7 @@
 //! needed, in integers. No comparison is ever rounded.
 //!
 //! **In blocks.** [`DiscreteGaussian::fill`] makes 64 rounds at a time without a branch, assuming
-//! the common case in each. It accepts a round only if
+//! that each is the common case. It accepts a round only if
 //!
 //! 1. the first 28 bits of U determine its bin;
 //! 2. the remainder of Lemire's product is at least the bound, so his rule accepts the word;
@@ -36,7 +36,7 @@
 //!    leading bits of j allow;
 //! 4. x ≠ 0.
 //!
-//! Then the round above ends with the same x from the same words, and needs no further bit. Every
+//! Then the round above gives the same x from the same words, and needs no further bit. Every
 //! other round is made as above, from its words, in the order of the draws. So each x equals that
 //! of rounds made one after another, even for a seeded generator. ∎
 //!
@@ -53,17 +53,17 @@ use num_bigint::BigUint;
 use rand::CryptoRng;
 use zeroize::Zeroize;
 
-/// Bins at least this wide are drawn in two parts. Narrower ones take one word, and another one in
-/// fewer than one of 64 cases.
+/// Bins at least this wide are drawn in two parts. Narrower ones take one word, and a second word
+/// in fewer than one of 64 cases.
 const WIDE: u128 = 1 << 58;
 
-/// Rounds whose words are drawn together.
+/// Number of rounds whose words are drawn together.
 const ROUNDS: usize = 64;
 
-/// Fewer draws than these are faster one by one than as a part of a block.
+/// Minimum number of draws for which a part of a block is faster than draws one by one.
 const FEW_ROUNDS: usize = 4;
 
-/// Blocks per refill on the packed path.
+/// Number of blocks per refill on the packed path.
 const BLOCKS: usize = 8;
 
 /// An exact discrete Gaussian of the given scale.
@@ -80,9 +80,9 @@ const BLOCKS: usize = 8;
 #[derive(Clone)]
 pub struct DiscreteGaussian {
     scale: NoiseScale,
-    /// W where it is narrow. For wide bins, the leading factor w of W = w·2^k, with 2³¹ ≤ w < 2³².
+    /// W if it is narrow. For wide bins, the leading factor w of W = w·2^k, with 2³¹ ≤ w < 2³².
     leading: u64,
-    /// Bits of the lower part of j; 0 where the bin is narrow.
+    /// Bits of the lower part of j; 0 if the bin is narrow.
     low_bits: u32,
     /// Whether both parts of j come from one word: see `packed`.
     is_packed: bool,
@@ -148,8 +148,8 @@ impl DiscreteGaussian {
         if self.is_packed || self.low_bits == 0 { self.draw::<2, R>(rng) } else { self.draw::<3, R>(rng) }
     }
 
-    /// Makes a round for every draw, and more for rounds that do not end: first
-    /// [`plain_round`](Self::plain_round) for all, then full rounds for those it leaves open.
+    /// Makes a round for every draw, and more for rejected rounds: first
+    /// [`plain_round`](Self::plain_round) for all, then full rounds for those that are still open.
     fn fill_by_rounds<const WORDS: usize, R: CryptoRng + ?Sized, N: NoiseInteger>(
         &self,
         rng: &mut R,
@@ -164,7 +164,7 @@ impl DiscreteGaussian {
             let open = self.plain_rounds(bytes, noise);
             self.end_rounds(open, bytes, noise, rng);
         }
-        // Not all: a run may be a single coordinate.
+        // Only the used words: a run may be a single coordinate.
         words[..used].as_flattened_mut().zeroize();
     }
 
@@ -220,7 +220,7 @@ impl DiscreteGaussian {
         self.end_rounds(open & u64::MAX >> (ROUNDS - used), bytes, noise, rng);
     }
 
-    /// Completes the open rounds from their words, and adds rounds where these are rejected.
+    /// Completes the open rounds from their words, and adds rounds if these are rejected.
     #[inline(always)]
     fn end_rounds<const WORDS: usize, R: CryptoRng + ?Sized, N: NoiseInteger>(
         &self,
@@ -238,7 +238,7 @@ impl DiscreteGaussian {
     }
 
     /// Makes plain rounds of at most 64 draws. Returns a bit for each, the lowest for the first:
-    /// set where the round is open.
+    /// set if the round is open.
     fn plain_rounds<const WORDS: usize, N: NoiseInteger>(
         &self,
         bytes: &[[[u8; 8]; WORDS]],
@@ -254,8 +254,8 @@ impl DiscreteGaussian {
     }
 
     /// Returns the result of [`round`](Self::round) and true if its words alone show the common
-    /// case of every step; otherwise anything and false. No operation overflows: h ≤ 1024, so hW +
-    /// j < 2⁶⁹ where the bin is narrow, and else hw + j < 2⁴³ before it is shifted by at most 64
+    /// case of every step; otherwise any value and false. No operation overflows. h ≤ 1024, so hW +
+    /// j < 2⁶⁹ if the bin is narrow. Otherwise hw + j < 2⁴³ before it is shifted by at most 64
     /// bits.
     #[inline(always)]
     fn plain_round<const WORDS: usize>(&self, words: [u64; WORDS]) -> (i128, bool) {
@@ -289,7 +289,7 @@ impl DiscreteGaussian {
         }
     }
 
-    /// Makes a round with these uniform words, and more of the generator where needed.
+    /// Makes a round with these uniform words, and more of the generator if needed.
     #[inline(always)]
     fn round<const WORDS: usize, R: CryptoRng + ?Sized>(
         &self,
@@ -325,7 +325,7 @@ impl DiscreteGaussian {
         Some((magnitude ^ sign).wrapping_sub(sign))
     }
 
-    /// Decides step 3 where 16 bits of U₁ do not.
+    /// Decides step 3 if 16 bits of U₁ do not.
     #[cold]
     fn accepted<R: CryptoRng + ?Sized>(&self, position: &BinPosition, squeeze: u64, rng: &mut R) -> bool {
         let mut first = Some(LazyUniform::beginning_with(squeeze << 48 | rng.next_u64() >> 16));

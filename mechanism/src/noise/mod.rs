@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`scale`] | the standard deviations that the sampler covers, on an integer grid |
 //! | [`gaussian`] | the sampler of every release, with its proof |
-//! | `bins` | its first stage: the bin of width σ/64; its rounds, eight at a time |
+//! | `bins` | its first stage: draws the bin of width σ/64, and makes eight rounds at a time |
 //! | [`selection`] | the exponential mechanism: selects a candidate with a high score |
 //! | `exponential` | exact trials of probability exp(−ratio); the discrete Laplace, proved |
 //! | [`entropy`] | the source of random bits: the operating system, or a seed for simulations |

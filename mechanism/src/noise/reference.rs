@@ -1,9 +1,9 @@
 //! A second, independent exact sampler of the discrete Gaussian. Slow and simple; used only by
 //! tests to check the first.
 //!
-//! Canonne, Kamath & Steinke 2020, "The discrete Gaussian for differential privacy", Algorithms 1
-//! to 3, with rational arithmetic on integers of any size. A discrete Laplace of scale t = ⌊σ⌋ + 1
-//! proposes, and a trial of probability `exp(−(|y| − σ²/t)²/(2σ²))` accepts.
+//! Implements Canonne, Kamath & Steinke 2020, "The discrete Gaussian for differential privacy",
+//! Algorithms 1 to 3, with rational arithmetic on integers of any size. Proposals are discrete
+//! Laplace of scale t = ⌊σ⌋ + 1, accepted with probability `exp(−(|y| − σ²/t)²/(2σ²))`.
 
 use num_bigint::BigUint;
 use rand::CryptoRng;

@@ -5,16 +5,16 @@
 //! positive dyadic c.
 //!
 //! **Algorithm.** Draw a candidate uniformly (by rejection from the next power of two: exact).
-//! Accept it with probability exp(−c(s_max − s_r)), else start again.
+//! Accept it with probability exp(−c(s_max − s_r)). Otherwise start again.
 //!
 //! **Proof.** In one round candidate r has probability exp(−c(s_max − s_r))/N ∝ exp(c·s_r). Rounds
-//! are independent, so the first that ends has this distribution. A candidate of the highest score
-//! is always accepted, so each round ends with probability at least 1/N. ∎
+//! are independent, so the first accepted candidate has this distribution. A candidate of the
+//! highest score is always accepted, so each round accepts with probability at least 1/N. ∎
 //!
 //! Trials are exact (`bernoulli`) and scores are integers, so the distribution is exact: no score
-//! is rounded and no tie broken. The *time* of a selection depends on the scores (on how many are
-//! near the highest), as does the time to compute them. Use a selection only where its running time
-//! is not observed.
+//! is rounded and no tie is broken. The *time* of a selection depends on the scores: on the number
+//! of scores near the highest. The time to compute scores depends on them too. Use a selection only
+//! where its running time is not observed.
 //!
 //! **Privacy.** Let neighbours change every score by at most Δ. Then ln(P(r)/P'(r)) = c(s_r −
 //! s'_r) + (the same for all r) lies in an interval of length 2cΔ. So the mechanism is 2cΔ-bounded

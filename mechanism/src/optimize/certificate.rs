@@ -90,7 +90,7 @@ pub struct VerifiedBounds {
     pub lower_bound: f64,
 }
 
-/// Why an optimum is refused.
+/// Reasons why an optimum is refused.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum CertificateError {

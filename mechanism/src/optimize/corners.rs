@@ -9,7 +9,7 @@
 use super::{OptimizeError, QuadraticForm};
 use nalgebra::{Cholesky, DMatrix, DVector, SymmetricEigen};
 
-/// Maximum number of steps: beyond, the matrices of Newton's method are too large.
+/// Maximum number of steps: with more, the matrices of Newton's method are too large.
 pub const MAX_STEPS: usize = 16;
 
 /// Growth factor of the barrier's weight each time its optimum is reached.
@@ -17,7 +17,7 @@ const WEIGHT_GROWTH: f64 = 8.0;
 
 const NEWTON_STEPS: usize = 50;
 
-/// The contributions whose sensitivity is bounded, and the allowed X.
+/// The set of contributions for which the sensitivity is bounded, and the allowed X.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Corners {
     /// Eq. (34): every choice of signs. Exact for scalar contributions.
@@ -35,7 +35,7 @@ pub struct CornerOptimum {
     pub gram: DMatrix<f64>,
     /// tr(V X⁻¹).
     pub objective: f64,
-    /// No feasible X has a lower objective.
+    /// Lower bound of the objective over all feasible X.
     pub lower_bound: f64,
 }
 

@@ -75,7 +75,7 @@ pub struct OptimizerProgress {
     pub lower_bound: f64,
     /// Number of eigendecompositions of matrices of V's size: the most expensive steps.
     pub eigendecompositions: usize,
-    /// Number of conjugate-gradient steps: next in cost, each a matrix product.
+    /// Number of conjugate-gradient steps. Each is a matrix product, the next most expensive step.
     pub conjugate_gradient_steps: usize,
 }
 
@@ -90,7 +90,7 @@ fn relative_gap(objective: f64, lower_bound: f64) -> f64 {
     if lower_bound > 0.0 { (objective / lower_bound - 1.0).max(0.0) } else { f64::INFINITY }
 }
 
-/// Why an optimiser stopped.
+/// Reason why an optimiser stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stop {
@@ -118,7 +118,7 @@ pub struct Optimum {
     pub column_norm: f64,
     /// tr(V X⁻¹) = ‖A C⁻¹‖_F².
     pub objective: f64,
-    /// No strategy within the constraints has a lower objective.
+    /// Lower bound of the objective over all strategies within the constraints.
     pub lower_bound: f64,
     /// Proof of the lower bound.
     pub certificate: Certificate,
@@ -126,7 +126,7 @@ pub struct Optimum {
     pub iterations: usize,
     /// Number of eigendecompositions of n×n matrices.
     pub eigendecompositions: usize,
-    /// Why the optimiser stopped.
+    /// Reason why the optimiser stopped.
     pub stop: Stop,
 }
 
@@ -158,7 +158,7 @@ fn check_participation(count: usize, gap: usize) -> Result<(), OptimizeError> {
     if count == 0 || gap == 0 { Err(OptimizeError::Participation { count, gap }) } else { Ok(()) }
 }
 
-/// Why there is no optimal strategy.
+/// Reasons why there is no optimal strategy.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptimizeError {

@@ -21,8 +21,8 @@ const IDENTITY_SHARE: f64 = 1e-8;
 /// Multipliers stay above this fraction of the largest, so that they form a regular certificate.
 const FLOOR: f64 = 1e-13;
 
-/// Multipliers below this fraction of the largest count as slack while the bound rises towards 0 in
-/// them.
+/// Multipliers below this fraction of the largest count as slack if the bound rises as they fall
+/// towards 0.
 const NEAR_ZERO: f64 = 1e-3;
 
 /// Added to the second derivative, relative to its diagonal, because the optimal y need not be
@@ -83,8 +83,8 @@ impl RowSpacePoint {
         self.diagonal.iter().map(|x| x - 1.0).collect()
     }
 
-    /// Marks the multipliers that a Newton step may change: all except those near 0 towards which
-    /// the bound rises.
+    /// Marks the multipliers that a Newton step may change: all except those near 0 for which the
+    /// bound rises as they fall.
     fn free(&self, gradient: &[f64]) -> Vec<bool> {
         let top = largest(&self.multipliers);
         let moved = |(y, g): (&f64, &f64)| (y - (y + top * g).max(0.0)).abs();
@@ -106,8 +106,8 @@ impl RowSpacePoint {
         stiffness.into_iter().map(|entry: f64| entry + rounding).collect()
     }
 
-    /// Newton's direction in the free multipliers, and to 0 in the others; with the number of
-    /// steps.
+    /// Returns Newton's direction in the free multipliers, with a step to 0 in all others, and the
+    /// number of conjugate-gradient steps.
     fn direction(&self, problem: &OptimizerProblem<'_>, gradient: &[f64]) -> (Vec<f64>, usize) {
         let curvature =
             Curvature { transform: self.transform.clone(), values: &self.values, classes: problem.classes };

@@ -1,4 +1,4 @@
-//! Maximises the dual for a definite V, from the start to the certificate.
+//! Maximises the dual for a definite V, from the starting point to the certificate.
 //!
 //! Every point gives a lower bound and, rescaled to satisfy the constraints exactly, a feasible X.
 //! The search keeps the best of each. It ends when they meet, when rounding stops the dual, or on
@@ -22,8 +22,8 @@ use faer::{Mat, MatRef};
 /// Minimum gain of an Armijo step, as a fraction of the slope's prediction.
 pub(super) const SUFFICIENT_RISE: f64 = 1e-4;
 
-/// Maximum share of the distance to the boundary of definiteness that a step covers: near it the
-/// smallest eigenvalues are lost in rounding.
+/// Maximum share of the distance to the boundary of definiteness that a step covers. Near the
+/// boundary, rounding is larger than the smallest eigenvalues.
 const WAY_TO_BOUNDARY: f64 = 0.9;
 
 /// Halvings of a step before it is abandoned.
@@ -48,7 +48,7 @@ impl<'a> OptimizerProblem<'a> {
         let scale = form.matrix().trace() / form.steps() as f64;
         let form = faer::Scale(scale.recip()) * classes.sorted(algebra::view(form.matrix()));
         let rounding = 4.0 * form.nrows() as f64 * f64::EPSILON;
-        // A pivot is a difference, and small earlier pivots make it less exact.
+        // A pivot is a difference. It is less exact if earlier pivots are small.
         let sound = |root: &Mat<f64>| {
             let pivots = (0..form.nrows()).map(|i| root[(i, i)].powi(2) / form[(i, i)]);
             let least = pivots
@@ -223,13 +223,13 @@ fn evaluate(
 /// First μ times the number of multipliers, relative to the bound.
 const FIRST_GAP: f64 = 0.01;
 
-/// Factor from the mean of σ θ to the next μ, once steps are long.
+/// Factor from the mean of σ θ to the next μ, after steps have become long.
 const DECREASE: f64 = 0.1;
 
 /// Maximum share of the distance to a zero multiplier or slack that a step covers.
 const WAY_TO_ZERO: f64 = 0.95;
 
-/// Slacks stay within this factor of the values from the logarithm.
+/// Slacks stay within this factor of μ/θ.
 const SPREAD: f64 = 1e3;
 
 pub(super) struct Interior {
@@ -280,7 +280,7 @@ impl Interior {
     }
 }
 
-/// Largest share of a step, at most 1, that keeps positive numbers well positive.
+/// Largest share of a step, at most 1, after which positive numbers stay well above 0.
 pub(super) fn longest(from: &[f64], step: &[f64]) -> f64 {
     let shrinking = from.iter().zip(step).filter(|(_, step)| **step < 0.0);
     shrinking.map(|(from, step)| -WAY_TO_ZERO * from / step).fold(1.0, f64::min)

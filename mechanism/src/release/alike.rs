@@ -85,7 +85,7 @@ fn noise_for(
     noise
 }
 
-/// Everything observable of the values, except views of several epochs.
+/// Returns everything that is observable of the values, except views of several epochs.
 fn observable(values: Released) -> (Vec<u8>, bool, usize) {
     let (bytes, is_narrow) =
         (serde_json::to_vec(&values).unwrap(), matches!(values.row(), IntegerRow::Narrow(_)));
@@ -95,7 +95,7 @@ fn observable(values: Released) -> (Vec<u8>, bool, usize) {
     (bytes, is_narrow, capacity)
 }
 
-/// Checks that nothing distinguishes two inputs with these sums in every epoch.
+/// Checks that two inputs with these sums in every epoch are indistinguishable.
 fn check(mechanism: &MatrixMechanism, worlds: [&[Sums]; 2]) {
     let [mut one, mut other] = [(); 2].map(|()| shard(mechanism));
     let mut views = [(); 2].map(|()| View::new(mechanism, &Workload::Average, 1, EPOCHS));

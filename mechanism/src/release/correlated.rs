@@ -32,7 +32,7 @@ enum RunNoise {
     /// The coordinates are public and exact.
     None,
     Correlated(DiscreteGaussian, Box<dyn Correlator>),
-    /// The strategy claims to correlate but returned no correlator: nothing may be released.
+    /// The strategy claims to correlate but returned no correlator. Nothing may be released.
     Missing,
 }
 
@@ -86,10 +86,10 @@ impl CorrelatedNoise {
 
     /// Correlates the noise of steps of this width, then adds the sums to it modulo 2¹²⁸, as
     /// [`Encoder`](crate::strategy::Encoder) does and for the same reasons. The noise is wiped
-    /// unless all of it has become values.
+    /// on an error, unless all of it has become values.
     ///
     /// All sums of one width take the same operations, and sums of either width give the same
-    /// values. Apart from the width of the sums, the operations depend only on public data and the
+    /// values. Except for the width of the sums, the operations depend only on public data and the
     /// released values.
     pub(super) fn release<'s>(
         &mut self,
@@ -237,7 +237,7 @@ pub(super) struct EncodedSums {
 /// Consecutive coordinates with equal noise.
 struct EncodedRun {
     length: usize,
-    /// `None` where coordinates are public and exact.
+    /// `None` if coordinates are public and exact.
     sampler: Option<DiscreteGaussian>,
     /// s: one unit of the grid is 2^s units of encoded sums.
     rounded_bits: u32,
@@ -263,8 +263,8 @@ impl EncodedSums {
         }
     }
 
-    /// Adds encoded sums to the noise of a step. All arithmetic is modulo 2¹²⁸; the last bits of a
-    /// rounded sum are lost, so that is modulo 2^(128 − s).
+    /// Adds encoded sums to the noise of a step. All arithmetic is modulo 2¹²⁸. Rounding drops the
+    /// last s bits of a sum, so its arithmetic is modulo 2^(128 − s).
     pub(super) fn add(&mut self, sums: IntegerRow<'_>, noise: &mut [i128]) -> Result<(), StepError> {
         for (run, noise) in self.runs_of(noise).filter(|(run, _)| run.rounded_bits > 0) {
             noise.iter_mut().for_each(|value| *value <<= run.rounded_bits);

@@ -8,7 +8,8 @@
 //! A [`ReleaseShard`] draws the noise of an epoch **before** it receives that epoch's sums
 //! ([`prepare`](ReleaseShard::prepare)), so the duration of the draw reveals nothing about the
 //! data. It draws the noise once: a shard cannot release an epoch twice. Noise belongs to the
-//! process that drew it. If the process forks while noise is pending, the copy draws its own.
+//! process that drew it. If the process forks while noise is pending, the child process draws its
+//! own.
 //!
 //! Epochs that close together are released as a run: the noise of all of them is drawn in one call,
 //! from one key, and then their sums are read. The distribution of the release is that of epochs
@@ -149,7 +150,7 @@ impl ReleaseShard {
         self.prepare_run(1)
     }
 
-    /// Draws the noise of the next `epochs` epochs, except for what is drawn already.
+    /// Draws the noise of the next `epochs` epochs, except for epochs whose noise is already drawn.
     ///
     /// # Errors
     /// [`ReleaseError::Entropy`].
@@ -245,7 +246,7 @@ impl ReleaseShard {
         let values = match (self.prepared.take().map(|prepared| prepared.noise), &mut self.form) {
             (Some(DrawnNoise::Independent(mut noise)), ShardNoise::Encoded(encoded)) => {
                 cut(&mut noise, length);
-                // Wiped unless all of it has become values.
+                // Wiped on an error, unless all of it has become values.
                 for (row, sums) in sums.enumerate() {
                     encoded.add(sums, &mut noise[row * width..][..width])?;
                 }
@@ -295,7 +296,7 @@ impl ReleaseShard {
     }
 }
 
-/// Returns `begun` followed by zeros, in memory of `room` where `begun` is too short. Memory that
+/// Returns `begun` followed by zeros, in memory of `room` if `begun` is too short. Memory that
 /// grew would leave a copy of the noise behind.
 fn extended<Z: Copy + Default + DefaultIsZeroes>(
     mut begun: Zeroizing<Vec<Z>>,

@@ -1,10 +1,10 @@
-//! The noise of a release without its sums: rows of `C⁻¹z`, for trainers that add them to clipped
-//! sums of their own.
+//! The noise of a release without its sums: rows of `C⁻¹z`, for training code that adds them to its
+//! own clipped sums.
 //!
 //! z is the exact discrete Gaussian of a release, drawn once for each step, in order, from fresh
-//! entropy. Where the strategy correlates noise in integers, so does the stream; else the rows are
-//! decoded in floating point. What a trainer adds in floating point is up to the trainer: the
-//! guarantee of integers in [`release`](super) does not cover it.
+//! entropy. If the strategy correlates noise in integers, so does the stream. Otherwise the rows
+//! are decoded in floating point. The training code adds the noise in floating point, which the
+//! guarantee for integers in [`release`](super) does not cover.
 
 use super::{ReleaseError, values::in_real_units};
 use crate::mechanism::{
@@ -21,7 +21,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 
-/// Coordinates that are drawn together: few enough to stay in the cache from the draw to the row.
+/// Number of coordinates that are drawn together: few enough to stay in the cache until the row.
 const PART: usize = 1 << 13;
 
 /// Largest σ in grid units whose draws are taken in 64 bits. One beyond them is 128 deviations out:
@@ -68,7 +68,7 @@ pub struct NoiseStream {
 
 /// A run of coordinates.
 struct Part {
-    /// Its number: its draws have a nonce of their own.
+    /// Its number, from which its draws get a separate nonce.
     number: u64,
     gaussian: DiscreteGaussian,
     unit: f64,
@@ -89,7 +89,7 @@ struct Room {
     real: Vec<f64>,
 }
 
-/// Use of the noise.
+/// Parameters of the use of the noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoiseStreamParameters {
     /// Number of coordinates, at least 1.
@@ -135,7 +135,7 @@ impl NoiseStream {
         let made =
             |strategies| MatrixMechanism::with_participation(moments, strategies, participation, horizon);
         let encoded = Strategies::shared(strategy);
-        // Noise that is correlated in integers needs no decoding, where the strategy allows it.
+        // If the strategy allows it, noise is correlated in integers, which needs no decoding.
         let mechanism = match made(encoded.clone().correlated()) {
             Err(
                 MechanismError::Correlation
@@ -302,8 +302,8 @@ mod tests {
         [Arc::new(buffered), build("square-root", &Workload::Prefix, Some(STEPS)).unwrap()]
     }
 
-    /// C times the noise is white, with the deviation that is promised: chi-square of 6 × 40 000
-    /// numbers within 7 deviations, a false alarm of less than 1e-11 for each strategy; the seed is
+    /// C times the noise must be white, with the stated deviation. Chi-square of 6 × 40 000 numbers
+    /// must be within 7 deviations: a false alarm of less than 1e-11 for each strategy. The seed is
     /// fixed.
     #[test]
     fn the_strategy_makes_the_noise_white() {
@@ -346,7 +346,7 @@ mod tests {
                 rows
             });
             assert!(drawn[0] == drawn[1] && drawn[0] == drawn[2]);
-            // The draws of parts are not those of other parts.
+            // The draws of different parts differ.
             assert_ne!(drawn[0][0][..5], drawn[0][0][PART..PART + 5]);
         }
     }

@@ -72,7 +72,7 @@ fn noise_is_drawn_before_the_sums_and_does_not_depend_on_them() {
     }
 }
 
-/// As after a fork: the copy holds noise that its parent will use.
+/// Simulates a fork: the copy holds noise that its parent will use.
 #[test]
 fn noise_that_another_process_drew_is_not_used() {
     let drawn = |prepared: &PreparedNoise| match &prepared.noise {
@@ -95,7 +95,7 @@ fn noise_that_another_process_drew_is_not_used() {
     }
 }
 
-/// Any grouping of epochs, and any number of epochs drawn ahead.
+/// Holds for any grouping of epochs, and any number of epochs drawn ahead.
 #[test]
 fn runs_release_what_epochs_release_one_by_one() {
     let sums: [[i128; 6]; 5] =

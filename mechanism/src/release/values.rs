@@ -1,9 +1,9 @@
 //! Released integers, in one canonical form: the only data that leaves the private side.
 //!
 //! Equal integers are indistinguishable: in memory, in serialised form and as real numbers. They
-//! take 64 bits if all that were released together fit, and 128 otherwise. So the width is a
-//! function of the released integers alone. It is chosen after the noise is added, so it reveals
-//! nothing about the sums or how they were accumulated.
+//! take 64 bits if all integers that were released together fit, and 128 otherwise. So the width is
+//! a function of the released integers alone. It is chosen after the noise is added, so it reveals
+//! nothing about the sums or the way in which they were accumulated.
 
 use crate::moments::IntegerRow;
 use crate::registers::{Lanes, in_widest};
@@ -96,8 +96,8 @@ impl Released {
         ReleasedStorage::Narrow(values).into()
     }
 
-    /// As [`released_before`](Self::released_before), for new values, in the memory of `room`. It
-    /// gets back the memory that is not needed.
+    /// As [`released_before`](Self::released_before), for new values, in the memory of `room`.
+    /// Memory that is not needed returns to `room`.
     pub(super) fn in_room(values: Vec<i128>, room: &NoiseBuffer) -> Self {
         let mut narrow = room.take_narrow();
         let form = if narrow_into(&values, &mut narrow) {
@@ -133,7 +133,7 @@ impl Released {
         }
     }
 
-    /// Shares a run of the values, cut to those that there are.
+    /// Returns a run of the values without copying them. The run is cut to the existing values.
     #[must_use]
     pub fn part(&self, run: Range<usize>) -> Self {
         let [start, end] = [run.start, run.end].map(|value| (self.run.start + value).min(self.run.end));
@@ -182,11 +182,11 @@ fn narrowed(values: &[i128]) -> Option<Vec<i64>> {
 fn narrow_into(values: &[i128], narrow: &mut Vec<i64>) -> bool {
     narrow.clear();
     narrow.extend(values.iter().map(|&value| value as i64));
-    // Without a branch for each.
+    // All values at once, without a branch for each.
     values.iter().fold(0, |beyond, &value| beyond | ((value >> 64) as i64 ^ (value as i64 >> 63))) == 0
 }
 
-/// As [`ReleasedStorage`], borrowed.
+/// A borrowed [`ReleasedStorage`].
 #[derive(Serialize)]
 enum ReleasedRow<'a> {
     Narrow(Cow<'a, [i64]>),

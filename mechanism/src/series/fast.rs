@@ -8,8 +8,8 @@
 use super::fourier::RealTransform;
 use super::quotient as long_division;
 
-/// Up to this number of multiplications the plain methods are used: they are as fast, and accurate
-/// to the last digits.
+/// Maximum number of multiplications for which the plain methods are used: they are as fast, and
+/// accurate to the last digits.
 const PLAIN_STEPS: usize = 1 << 24;
 
 /// Number of terms of the inverse that Newton's method starts from.
@@ -124,7 +124,7 @@ mod tests {
         check(&ones, &rounded[..20_000], 1e-13);
     }
 
-    /// `1/(1 − 1.01x)` grows far beyond what a transform can hold beside the first terms.
+    /// `1/(1 − 1.01x)` grows so much that a transform would lose the digits of the first terms.
     #[test]
     fn growing_quotients_use_long_division() {
         let mut denominator = vec![0.0; TERMS];

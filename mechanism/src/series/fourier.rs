@@ -1,13 +1,13 @@
 //! Fourier transforms of real series, and of complex ones, in f64 alone.
 //!
-//! Lengths are powers of two. A real series of n values is a complex one of n/2, transformed by
-//! Stockham's passes, each worth two binary digits of the length, then split into the spectrum
-//! of its real and imaginary parts. [`convolve_circularly`] has any even length, by Bluestein's
-//! identity.
+//! Lengths are powers of two. A real series of n values is treated as a complex one of n/2.
+//! Stockham's passes transform it, each for two binary digits of the length. The result is then
+//! split into the spectrum of its real and imaginary parts. [`convolve_circularly`] has any even
+//! length, by Bluestein's identity.
 //!
-//! The code is our own because accounting adds the rounding error of a transform to δ, and
-//! libraries such as `rustfft` state no bound. They are faster: calibration with sampling takes 0.7
-//! times as long with them.
+//! This code replaces libraries such as `rustfft`, because accounting adds the rounding error of a
+//! transform to δ, and these libraries state no bound of it. They are faster: calibration with
+//! sampling takes 0.7 times as long with them.
 //!
 //! # Error
 //! Factors e^(−2πik/n) are accurate to 2u, with u = 2⁻⁵³: an angle of at most π/4 is rounded, then
@@ -69,7 +69,7 @@ impl RealTransform {
             this + mirror + Complex::new(-odd.im, odd.re)
         };
         let joined: Vec<Complex<f64>> = (0..half).map(join).collect();
-        // Exchanged parts turn the transform into its inverse.
+        // Exchanging real and imaginary parts turns the transform into its inverse.
         let mut values = Planar {
             re: joined.iter().map(|value| value.im).collect(),
             im: joined.iter().map(|value| value.re).collect(),
@@ -95,7 +95,7 @@ pub(crate) fn convolve_circularly(
     for end in [0, length / 2] {
         spectrum[end].im = 0.0;
     }
-    // Half of a real result's spectrum, with both ends once, is half of it.
+    // The result is real, so its spectrum follows from one half, which has both ends once.
     let mut half: Vec<_> = spectrum.iter().map(Complex::conj).collect();
     for end in [0, length / 2] {
         half[end] *= 0.5;
@@ -159,7 +159,7 @@ impl Chirp {
         }
         self.factors.transform(&mut values);
         let products: Vec<_> = (0..size).map(|k| values.get(k) * self.kernel.get(k)).collect();
-        // Exchanged parts turn the transform into its inverse.
+        // Exchanging real and imaginary parts turns the transform into its inverse.
         for (k, product) in products.into_iter().enumerate() {
             (values.re[k], values.im[k]) = (product.im, product.re);
         }

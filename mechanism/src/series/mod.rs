@@ -74,8 +74,8 @@ pub(crate) fn fading_inverse(series: &[f64], terms: usize, faded: f64) -> Vec<f6
     let Some((first, others)) = series.split_first() else { return Vec::new() };
     let (mut inverse, mut counted): (Vec<f64>, _) = (vec![1.0 / first], 1);
     let mut largest = inverse[0].abs();
-    // Later terms are sums of the last terms, as many as the series has: if those are negligible,
-    // so are all later ones.
+    // Later terms depend only on the last terms, as many as the series has. If those are
+    // negligible, so are all later ones.
     while inverse.len() < terms && inverse.len() < counted + others.len() {
         let earlier: f64 = others.iter().zip(inverse.iter().rev()).map(|(c, q)| c * q).sum();
         let next = -earlier / first;

@@ -8,13 +8,13 @@
 
 use super::COEFFICIENT_BITS;
 
-/// Entries and lags up to this many are summed exactly; the rest is bounded.
+/// Maximum number of entries and lags that are summed exactly. The rest is bounded.
 const EXACT_TERMS: usize = 1 << 16;
 
-/// As [`EXACT_TERMS`], for columns of different scales.
+/// Like [`EXACT_TERMS`], for columns of different scales.
 const EXACT_SCALED_TERMS: usize = 1 << 14;
 
-/// Entries summed between two checks of whether the sum can still set a new minimum.
+/// Number of entries summed between two checks of whether the sum can still be a new minimum.
 const BLOCK: usize = 64;
 
 /// Squared norms of columns with 0, 1, … entries.
@@ -30,7 +30,7 @@ pub(super) fn squared_norms(coefficients: &[i64]) -> Vec<u128> {
 
 /// An upper bound of `−(CᵀC)_ij` for all i ≠ j and any number of steps, at least 0.
 ///
-/// Exact for up to [`EXACT_TERMS`] coefficients, and 0 if none is negative.
+/// Exact for up to [`EXACT_TERMS`] coefficients, and 0 if all are at least 0.
 pub(super) fn negative_overlap(coefficients: &[i64]) -> u128 {
     if coefficients.iter().all(|&m| m >= 0) { 0 } else { overlap_bound(coefficients, EXACT_TERMS) }
 }
@@ -79,7 +79,7 @@ fn tail_norms(coefficients: &[i64]) -> Vec<i128> {
 ///
 /// Exact up to rounding, which is added, for up to [`EXACT_SCALED_TERMS`] coefficients; the others
 /// are bounded by the Cauchy–Schwarz inequality. Two columns with fewer entries overlap less but
-/// weigh more.
+/// have larger scales.
 pub(super) fn scaled_negative_overlap(coefficients: &[f64], scales: &[f64]) -> f64 {
     let lags = coefficients.len().min(EXACT_SCALED_TERMS);
     let mut tails: Vec<f64> = coefficients

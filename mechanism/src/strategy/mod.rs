@@ -132,8 +132,8 @@ pub enum StepError {
 pub struct ColumnGeometry {
     /// Largest squared norm of a column of C, rounded up.
     pub max_norm_squared: f64,
-    /// Upper bound of `−(CᵀC)_ij` over all i ≠ j, at least 0: how far two columns point away from
-    /// each other.
+    /// Upper bound of `−(CᵀC)_ij` over all i ≠ j, at least 0: the largest negative overlap of two
+    /// columns, in magnitude.
     pub negative_overlap: f64,
     /// Upper bound of `Σ_t (Δy_t − (CΔx)_t)²` in one coordinate, over all steps and any two
     /// streams, in the squared unit of x: the contribution of a recursive encoder's rounding. 0 for
@@ -237,9 +237,9 @@ pub trait Strategy: Factorization {
 /// Computes `(C x)_t` step by step, exactly except for the rounding that
 /// [`ColumnGeometry::rounding_squared`] charges.
 ///
-/// All sums are modulo 2¹²⁸. So an encoder that does not round never fails, whatever the stream: an
-/// error would depend on private sums. Wrapping preserves the guarantee. For integers `v_t` of any
-/// size and noise `z_t` the release `v_t + z_t` has the guarantee, and `(v_t + z_t) mod 2¹²⁸` is a
+/// All sums are modulo 2¹²⁸. So an encoder that does not round never fails for any stream: an error
+/// would depend on private sums. Wrapping preserves the guarantee. For integers `v_t` of any size
+/// and noise `z_t` the release `v_t + z_t` has the guarantee, and `(v_t + z_t) mod 2¹²⁸` is a
 /// function of it. Reduction modulo 2¹²⁸ commutes with sums and products of integers, so it may
 /// happen at any point of the computation of `C x`.
 ///
@@ -298,7 +298,7 @@ pub trait Decoder: Send {
     /// # Errors
     /// [`StepError::PastHorizon`] and [`StepError::Coordinates`]; the state is then unchanged.
     fn decode(&mut self, y: &[f64], x: &mut [f64]) -> Result<(), StepError>;
-    /// The numbers that later steps need, besides the number of steps.
+    /// Returns the state that later steps need, except the number of steps.
     fn save(&self) -> Vec<f64>;
 
     /// Continues after `steps` steps with the numbers that [`save`](Self::save) returned then.

@@ -3,7 +3,7 @@
 //! Let `A = D⁻¹T` with T Toeplitz and D the row divisors. Row t of `A C⁻¹` holds the first t terms
 //! of the series `T C⁻¹`, divided by the divisor of t. C⁻¹ decays, so later terms are sums of a few
 //! lasting parts: powers of a pole of T or of a slow buffer. The squared norm is then a sum of
-//! geometric sums, known in closed form and smooth in t.
+//! geometric sums, which has a closed form and is smooth in t.
 //!
 //! The lasting parts follow from the poles, and are used once they agree with terms computed one by
 //! one. If they never agree, every row is a sample. Sensitivities do not use samples.
@@ -15,7 +15,7 @@ use crate::{
 };
 use libm::{exp, expm1, log1p};
 
-/// A row that represents others.
+/// A row that represents a range of rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowSample {
     /// Step, from 1; may lie between two steps.
@@ -74,7 +74,7 @@ pub(super) fn base(workload: &Workload) -> Workload {
     }
 }
 
-/// The parts of a workload's poles, where `response` returns `C⁻¹(1/(1 − complement))`.
+/// Returns the parts of a workload's poles; `response` returns `C⁻¹(1/(1 − complement))`.
 pub(super) fn parts_of_workload(poles: &[f64], response: impl Fn(f64) -> f64) -> Vec<GeometricTerm> {
     let amplitude = |&complement: &f64| {
         let others = poles.iter().filter(|other| **other != complement);
@@ -149,7 +149,7 @@ impl TermSeries {
             let missing = length as usize - series.first.len();
             series.first.extend(terms.by_ref().take(missing));
             let after = length as f64;
-            // The other parts have decayed, or the terms will not agree.
+            // The other parts have decayed, or the terms will differ from the lasting parts.
             let lasts = |part: &&GeometricTerm| part.complement >= 0.0 && part.complement * after < 46.0;
             let moved = |part: &GeometricTerm| GeometricTerm {
                 amplitude: part.amplitude * exp(after * log1p(-part.complement)),
@@ -164,8 +164,8 @@ impl TermSeries {
         None
     }
 
-    /// Whether the last terms match the lasting parts. Over all steps, the difference weighs no
-    /// more than a relative error of [`AGREEMENT`] in the terms.
+    /// Whether the last terms match the lasting parts. Over all steps, the difference may have at
+    /// most the effect of a relative error of [`AGREEMENT`] in the terms.
     fn agrees(&self, steps: u64, witnesses: usize) -> bool {
         let squares: f64 = self.first.iter().map(|term| term * term).sum();
         let least = (squares / steps as f64).sqrt();

@@ -1,11 +1,11 @@
 //! A strategy repeated in blocks of steps: `I ⊗ C` ("Multi-Epoch Matrix Factorization Mechanisms",
 //! Choquette-Choo et al., 2023, Appendix D.4, with the errata's order of the factors).
 //!
-//! Blocks share nothing, so the encoder of a finished block is dropped, and a strategy that needs a
-//! horizon can serve an unbounded stream with the memory of one block. The cost is in the decoder:
-//! a running sum adds up the errors of all finished blocks. The decoder is `A (I ⊗ C)⁻¹`, which is
-//! optimal if C is square. Strategies with their own decoder (`tree`, `honaker`, `fft`) use it in
-//! every block.
+//! Blocks share nothing, so the encoder of a finished block is dropped. A strategy that needs a
+//! horizon can thus serve an unbounded stream with the memory of one block. The price is in the
+//! decoder: a running sum adds up the errors of all finished blocks. The decoder is `A (I ⊗ C)⁻¹`,
+//! which is optimal if C is square. Strategies with their own decoder (`tree`, `honaker`, `fft`)
+//! use it in every block.
 
 use super::{
     ColumnGeometry, Decoder, Discrepancy, Encoder, Factorization, MAX_DENSE_HORIZON, MAX_HORIZON, Matrix,
@@ -19,7 +19,7 @@ use std::{iter, num::NonZeroU64, sync::Arc};
 
 const STATE_VERSION: u64 = 1;
 
-/// Without a horizon, the number of blocks whose rounding is charged; no more can be encoded.
+/// Number of blocks whose rounding is charged without a horizon. No more blocks can be encoded.
 const CHARGED_BLOCKS: u64 = 1 << 20;
 
 /// A strategy or factorisation that is repeated in blocks.
@@ -42,8 +42,8 @@ pub struct Stamped<F: ?Sized> {
 }
 
 impl<F: Factorization + ?Sized> Stamped<F> {
-    /// Blocks of `length` steps each. A horizon may cut the last block; without one there is no
-    /// last block.
+    /// Blocks of `length` steps each. A horizon may cut the last block. Without a horizon the
+    /// number of blocks is unlimited.
     ///
     /// # Errors
     /// [`StrategyError::Horizon`] for blocks longer than the strategy's own horizon, and for a

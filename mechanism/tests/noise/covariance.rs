@@ -1,13 +1,13 @@
-//! Tests the whole path from sums to views: for every method and strategy, the noise of a view has
-//! the covariance s²σ²BBᵀ over the steps, with B = AC⁻¹, and the level that the view states.
+//! Tests the whole path from sums to views. For every method and strategy, the noise of a view must
+//! have the covariance s²σ²BBᵀ over the steps, with B = AC⁻¹, and the level that the view states.
 //!
-//! (Releasing `Ax + C⁻¹Z` instead of `Ax + AC⁻¹Z` would pass every test of levels alone.)
+//! Tests of levels alone would not detect a release of `Ax + C⁻¹Z` instead of `Ax + AC⁻¹Z`.
 //!
 //! Keys are the samples: they are released together, and all their sums are zero. A sum of N
 //! products of standard normal numbers deviates by more than `2√(30·Σλ²) + 60·max|λ|`, λ their
 //! eigenvalues, with probability 2e⁻³⁰ (Laurent & Massart 2000, Lemma 1). The noise is seeded, so
-//! there are no false alarms. With fresh noise, all comparisons together would give one with
-//! probability below 10⁻⁹.
+//! there are no false alarms. With fresh noise, all comparisons together would give a false alarm
+//! with probability below 10⁻⁹.
 
 use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
 use hushflow_mechanism::moments::{Layout, SecondMoment};
@@ -116,8 +116,8 @@ fn check_covariance(errors: &DMatrix<f64>, decoder: &DMatrix<f64>, case: &str) {
     }
 }
 
-/// Checks the form with encoded sums, the one that rounds them, and the one with correlated noise
-/// if the strategy has it.
+/// Checks three forms: encoded sums, rounded encoded sums, and correlated noise if the strategy has
+/// it.
 fn check(method: Method, strategies: &Strategies, workload: &str) {
     let workload: Workload = workload.parse().expect("a workload");
     let mechanism = |strategies: Strategies| {

@@ -31,7 +31,7 @@ fn sampler(w: u32, k: u32) -> DiscreteGaussian {
     DiscreteGaussian::new(NoiseScale::new(w, k).expect("a valid scale"))
 }
 
-/// Draws many at a time, as a release does.
+/// Makes draws in blocks, as a release does.
 fn filled(sampler: &DiscreteGaussian, rng: &mut ChaCha20Rng) -> impl FnMut() -> i128 {
     let mut draws = Vec::new();
     move || {
@@ -50,7 +50,7 @@ fn probabilities(sigma: f64, radius: i64) -> Vec<f64> {
     (-radius..=radius).map(|x| weight(x) / total).collect()
 }
 
-/// Standard score of a chi-squared statistic over cells pooled to at least 20 expected counts.
+/// Standard score of a chi-squared statistic. Cells are pooled to at least 20 expected counts.
 fn chi_squared_score(counts: &[u64], probabilities: &[f64]) -> f64 {
     let total = counts.iter().sum::<u64>() as f64;
     let (mut statistic, mut degrees, mut observed, mut expected) = (0.0, -1.0f64, 0.0, 0.0);
@@ -79,7 +79,7 @@ fn histogram(radius: i64, draws: u64, mut draw: impl FnMut() -> i128) -> Vec<u64
     counts
 }
 
-/// Probabilities whose two ends take in the tails, as `histogram` does.
+/// Probabilities whose two end cells include the tails, as in `histogram`.
 fn with_tails(sigma: f64, radius: i64) -> Vec<f64> {
     let mut probabilities = probabilities(sigma, radius);
     let tail = (1.0 - probabilities.iter().sum::<f64>()).max(0.0) / 2.0;
@@ -115,7 +115,7 @@ fn equal_cells_are_hit_equally_at_large_scales() {
         (1, 64),
         (3, 60),
         (1 << 31, 64),
-        // Several at a time.
+        // Several draws at a time.
         (1 << 19, 0),
         (600_001, 17),
         ((1 << 20) - 1, 32),
@@ -188,8 +188,8 @@ fn moments_and_tails_agree_with_the_gaussian_at_every_scale() {
     }
 }
 
-/// Within a bin the density falls as exp(−f(2h + f)/8192), by rejection. This shows in the mean of
-/// h·(f − ½), which is −0.083 with it and 0 without.
+/// Within a bin, rejection makes the density fall as exp(−f(2h + f)/8192). The test statistic is
+/// the mean of h·(f − ½), which is then −0.083. Without rejection it is 0.
 #[test]
 fn the_density_falls_within_each_bin() {
     for (stream, (w, k)) in
@@ -228,7 +228,7 @@ fn expected_lean() -> f64 {
     lean / total
 }
 
-/// At large scales all residues modulo a small number are equally likely: low bits show no lattice.
+/// At large scales all residues modulo a small number are equally likely: low bits have no pattern.
 #[test]
 fn low_bits_are_uniform() {
     for (stream, (w, k)) in

@@ -53,8 +53,8 @@ impl IsZero for EntityHistory {
 /// ```
 ///
 /// with a variable that is fed back one epoch later. Only entities of S(t) that are present are
-/// read, in order; the changes are the admissions. Each worker arranges the histories of the
-/// entities that it owns, so nothing is exchanged.
+/// read, in order. The changes are the admissions. Each worker arranges the histories of the
+/// entities that it owns, so no data are exchanged.
 pub(super) fn admitted<'scope>(
     present: StreamVec<'scope, u64, Vec<Entity>>,
     setup: &BoundSetup,

@@ -23,8 +23,8 @@
 //! most m records each. If the entity's records are removed (zero-out), the bounded stream changes
 //! in at most k epochs, at least b apart, by at most m records each.
 //!
-//! *Proof.* The rule treats each entity by itself: which of its records pass is a function of its
-//! own records, their epochs, the order of their positions, and k, b and m. The epoch of a record
+//! *Proof.* The rule treats each entity by itself: the records that pass are a function of its own
+//! records, their epochs, the order of their positions, and k, b and m. The epoch of a record
 //! depends on its own event time and on the public clock
 //! ([`Schedule::assign`](hushflow_mechanism::epochs::Schedule::assign)). So the records of other
 //! entities have equal epochs and positions in both streams, and the same ones pass. For the one
@@ -48,13 +48,14 @@
 //! of `accounting/adjacency.rs` proves how many steps lead from one to the other, and `attack`
 //! tests it.
 //!
-//! Rule 2 is **online**: admission to an epoch depends on epochs up to it. So a released epoch
-//! never changes, and a stream that adapts to releases is bounded like any other.
+//! Rule 2 is **online**: admission to an epoch depends only on this epoch and earlier ones. So a
+//! released epoch never changes, and a stream that adapts to releases is bounded like any other.
 //!
 //! # State
-//! One [`EntityHistory`] for every entity that ever took part: the number of participations and the
-//! last epoch. Spent participations must be known for as long as the stream runs. The differential
-//! collection in `admit` compacts to some 50 bytes an entity, on the worker that owns it.
+//! There is one [`EntityHistory`] for every entity that ever took part: its number of
+//! participations and its last epoch. Used participations must be remembered as long as the stream
+//! runs. The differential collection in `admit` compacts to some 50 bytes per entity, on the worker
+//! that owns the entity.
 
 mod admit;
 #[cfg(test)]
@@ -135,8 +136,8 @@ pub struct EntityLimits {
     /// Treatment of several records of an entity in an epoch.
     #[serde(rename = "several")]
     pub repeat_policy: RepeatPolicy,
-    /// M: the most records of an entity in an epoch that the number of sent records counts, those
-    /// that pass included; `None` if that number is not released.
+    /// M: maximum number of records of an entity in an epoch that the number of sent records
+    /// counts. It includes those that pass. `None` if that number is not released.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_limit: Option<NonZeroU32>,
 }
@@ -153,7 +154,7 @@ pub enum RepeatPolicy {
     Average,
 }
 
-/// The past of an entity, as far as the rule needs it. Private: `Debug` does not print it.
+/// The state of an entity that the rule needs. Private: `Debug` does not print it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EntityHistory {
     /// Number of epochs in which it took part.
@@ -190,7 +191,7 @@ impl EntityLimits {
     }
 
     /// Applies the rule: returns the history of an entity after `epoch`, or `None` if it may not
-    /// take part. An entity takes part as soon as it may.
+    /// take part. An entity takes part in every epoch in which it may.
     ///
     /// ```
     /// use hushflow_operators::{EntityLimits, RepeatPolicy, EntityHistory};
@@ -229,14 +230,14 @@ pub struct BoundedRecords {
     pub(crate) records: Records,
     /// Number of sent records by key; these are a part of it.
     pub(crate) sent: BTreeMap<u32, u64>,
-    /// The keys of all batches of an epoch, each with the entities that have records of it; none
+    /// The keys of all batches of an epoch, each with the entities that have records of it. Empty
     /// unless entities are counted to discover keys.
     pub(crate) key_entities: Vec<(u32, Entity)>,
 }
 
 impl BoundedRecords {
     /// Returns the number of sent records by key; empty without a
-    /// [limit](EntityLimits::sent_limit). It is that of all batches of an epoch together.
+    /// [limit](EntityLimits::sent_limit). It is the number in all batches of an epoch together.
     pub fn sent(&self) -> &BTreeMap<u32, u64> {
         &self.sent
     }

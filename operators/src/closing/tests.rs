@@ -1,4 +1,4 @@
-//! Each epoch is delivered once, in order, with all its data.
+//! Tests that each epoch is delivered once, in order, with all its data.
 
 use super::*;
 use proptest::prelude::*;
@@ -14,9 +14,9 @@ use timely::dataflow::{InputHandle, Scope};
 enum InputAction {
     /// Sends a number to an epoch this far ahead.
     Send(usize, u64, u32),
-    /// Lets the frontier move on.
+    /// Advances the frontier.
     Advance(usize, u64),
-    /// Lets the dataflow work.
+    /// Runs the dataflow.
     Work,
 }
 

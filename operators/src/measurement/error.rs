@@ -1,4 +1,4 @@
-//! Why a measurement cannot be made.
+//! Reasons why a measurement cannot be made.
 
 use crate::EntityLimits;
 use hushflow_mechanism::mechanism::MechanismError;
@@ -7,7 +7,7 @@ use hushflow_mechanism::participation::Participation;
 use std::num::NonZeroU32;
 use thiserror::Error;
 
-/// Why a measurement cannot be made.
+/// Reasons why a measurement cannot be made.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum MeasurementError {
@@ -18,7 +18,7 @@ pub enum MeasurementError {
     #[error(transparent)]
     Mechanism(#[from] MechanismError),
     /// The limits allow entities to take part more often, closer together or with more records at
-    /// once than the noise accounts for.
+    /// once than the noise covers.
     #[error(
         "the noise is for entities that take part as {participation}, with {records} records at once; the limits allow \
          {limits:?}: make the mechanism with the participation of the limits, written {}x{}+, and for_records_at_once; \
@@ -33,7 +33,7 @@ pub enum MeasurementError {
         /// The records of an entity in a step that the mechanism accounts for.
         records: u32,
     },
-    /// The limits count other sent records than the noise accounts for.
+    /// The limits count another number of sent records than the noise covers.
     #[error(
         "the noise is for a sent_limit of {}, the limits of entities have {}: give both the same",
         or_none(noise),

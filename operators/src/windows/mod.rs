@@ -1,13 +1,13 @@
-//! `windows`: all records of a key in a window of epochs together, for estimators that need them at
-//! once.
+//! `windows`: passes all records of a key in a window of epochs together to estimators that need
+//! them at once.
 //!
-//! Rows are sent to the worker that owns their key and wait until their epoch closes, and then for
-//! as long as a later window contains it (`rows`). Every declared key answers for every window,
+//! Rows are sent to the worker that owns their key. They wait until their epoch closes, and then as
+//! long as a later window contains it (`rows`). Every declared key has an answer for every window,
 //! even without rows, so the set of windows reveals nothing.
 //!
 //! An estimate cannot be merged from parts as sums can, so rows are exchanged here. Batches with
-//! positions come in the order of the stream, whichever worker read them. Other batches come in the
-//! order in which each worker read them, one worker after another. The order never depends on
+//! positions come in the order of the stream, for any assignment to workers. Other batches come in
+//! the order in which each worker read them, one worker after another. The order never depends on
 //! values, because neighbours must agree on the position of every other row.
 
 mod rows;
@@ -45,7 +45,7 @@ pub struct Windows {
     /// A checkpoint is due after every epoch that is a multiple of this number, at least 1. It
     /// holds the rows that later windows contain.
     pub checkpoint_interval: u64,
-    /// Which epochs a window contains, and when windows end.
+    /// Determines which epochs a window contains, and when windows end.
     pub span: WindowSpan,
     /// Entities that are protected as a whole: records must pass
     /// [`BoundEntities`](crate::BoundEntities).
@@ -97,8 +97,8 @@ impl From<&Windows> for BoundPlan {
 
 /// Releases answers about windows.
 pub trait ReleaseWindows<'scope> {
-    /// Applies `answer` to the records of every key in every window, even to none. It gets the last
-    /// epoch of the window and the key. The answers are public
+    /// Applies `answer` to the records of every key in every window, also if there are no records.
+    /// `answer` gets the last epoch of the window and the key. The answers are public
     /// [numbers](hushflow_mechanism::release::Numbers) for [`Commit`](crate::Commit), with a shard
     /// for each key. Epochs close as those of [`ReleaseMoments`](crate::ReleaseMoments) do:
     /// the last one is the largest that comes through `ends`, and an input that closes without one
@@ -112,7 +112,8 @@ pub trait ReleaseWindows<'scope> {
     /// Records of an undeclared key or with another number of columns raise the fault, and so do
     /// records that should have been bounded, and an error of `answer`.
     ///
-    /// A mean that 1 % of corrupt records cannot move far, for (4, 10⁻⁶) in all:
+    /// This example estimates a mean that 1 % of corrupt records cannot move far, for (4, 10⁻⁶) in
+    /// all:
     ///
     /// ```
     #[doc = include_str!("../../doc/setup.txt")]

@@ -1,4 +1,4 @@
-//! The notes of `hushflow check`: what looks odd, but may be meant.
+//! The notes of `hushflow check`: facts that look wrong but may be intended.
 
 use hushflow::check::histogram_surveys;
 use hushflow::mechanism::epochs::{Clock, Schedule};
@@ -9,21 +9,21 @@ use super::super::output::number;
 use super::super::thousands;
 use super::report::{CheckReport, LISTED, percent};
 
-/// Share of the bounds below which all values together are a note.
+/// A note is made if all values together span less than this share of the bounds.
 const NARROW: f64 = 0.02;
 
-/// Shares of all rows at which a stretch of uncounted ones is noted, and of all values at which one
-/// of clipped ones is: not nearly all of them.
+/// Lengths at which a stretch of uncounted rows is noted, as a share of all rows, and a stretch of
+/// clipped values, as a share of all values. Longer stretches are problems.
 const LONG_STRETCH: std::ops::Range<f64> = 0.02..0.9;
 
-/// Shares of the values of a column at which clipped ones are noted.
+/// Shares of the values of a column at which clipping is noted.
 const CLIPPED: std::ops::RangeInclusive<f64> = 0.05..=0.5;
 
-/// Records of a key in an epoch below which noise is noted.
+/// Number of records of a key in an epoch below which noise is noted.
 const FEW_RECORDS: u64 = 10;
 
 impl CheckReport<'_> {
-    /// Returns the records of each key in the middle one of several epochs, by their records.
+    /// Returns the median over the epochs of the records per key, if there are several epochs.
     fn middle_epoch(&self) -> Option<u64> {
         let tally = &self.run.tally;
         let mut totals: Vec<u64> = tally.epochs.values().map(|counts| counts.iter().sum()).collect();
@@ -32,7 +32,7 @@ impl CheckReport<'_> {
         Some(middle / self.key_names().len().max(1) as u64)
     }
 
-    /// Returns the number of the epoch that the latest row belongs to, also after the horizon.
+    /// Returns the number of the epoch of the latest row, which may be after the horizon.
     fn last_epoch(&self) -> Option<u64> {
         let survey = &self.run.survey;
         let (_, time) = survey.clocks.range.or(survey.events.range)?;
@@ -40,7 +40,7 @@ impl CheckReport<'_> {
         u64::try_from(self.pipeline.epochs.schedule.least_epoch(time, clock)).ok()
     }
 
-    /// Returns them, in sentences.
+    /// Returns the notes, in sentences.
     pub(super) fn notes(&self) -> Vec<String> {
         let (survey, counters) = (&self.run.survey, &self.run.counters);
         let rows = self.pipeline.entity.is_none().then_some(counters.rows as f64);
@@ -124,7 +124,7 @@ impl CheckReport<'_> {
         }
         for (column, values) in self.columns().map(|(survey, column)| (column, &survey.values)) {
             let clipped = values.below.values + values.above.values;
-            // From half of the values on it is a problem.
+            // A share of more than half is a problem instead of a note.
             if CLIPPED.contains(&(clipped as f64 / values.all.max(1) as f64)) {
                 notes.push(format!(
                     "{} of the values of {:?} are beyond its bounds and would be clipped, which moves its mean: wider bounds \

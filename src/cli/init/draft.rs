@@ -1,5 +1,5 @@
-//! What the operator makes of the proposals, checked against the files, and what a profile says of
-//! times and missing values.
+//! The draft that the operator makes from the proposals, checked against the files. Also the
+//! properties of times and missing values in a profile.
 
 use hushflow::format::profile::{ColumnKind, ColumnProfile, FileProfile};
 use hushflow::operators::RepeatPolicy;
@@ -10,20 +10,20 @@ use super::super::CliError;
 use super::propose::{ARRIVALS, COUNTED_EPOCHS, UTC, is_like, quoted};
 use super::values::{ColumnBounds, KeyBounds, Keys};
 
-/// Times before this one are doubted if they are read as a number of units since 1970.
+/// Numbers read as times before this one cause a doubt about their unit.
 const RECENT: &str = "1980-01-01";
 
-/// What the pipeline file will say.
+/// The contents of the pipeline file.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
     pub(super) columns: Vec<ColumnBounds>,
     pub(super) key: Option<Keys>,
     pub(super) key_bounds: Vec<KeyBounds>,
-    /// What happens to rows that lack a value, unless they are skipped.
+    /// Treatment of rows that lack a value, if they are not skipped.
     pub(super) missing: Option<String>,
     pub(super) time: Option<String>,
     pub(super) arrival: Option<String>,
-    /// How times are written, if not in RFC 3339.
+    /// Format of times other than RFC 3339.
     pub(super) time_format: Option<TimeFormat>,
     pub(super) timezone: Option<String>,
     pub(super) epoch: Option<String>,
@@ -41,7 +41,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Checks what the file can tell: that the columns exist and hold what they are for.
+    /// Checks that the columns exist and hold suitable values.
     pub(super) fn check(&self, profile: &FileProfile) -> Result<(), CliError> {
         let limits = [
             ("--participations", self.participations.is_some()),
@@ -115,7 +115,7 @@ impl Draft {
         }
     }
 
-    /// States what [`filled`](Self::filled) will choose, and how times are read.
+    /// States the choices of [`filled`](Self::filled), and the format of times.
     pub(super) fn notes(&self, profile: &FileProfile, entities: &[String]) -> Vec<String> {
         let filled = self.clone().filled(profile);
         let epoch = filled.epoch.unwrap_or_default();
@@ -170,17 +170,17 @@ impl Draft {
     }
 }
 
-/// Says that a file has no such column, but which ones, and which may be meant.
+/// Says that a file has no such column, and which columns it has.
 pub(super) fn no_column(name: &str, profile: &FileProfile) -> String {
     let names: Vec<_> = profile.columns.iter().map(|column| column.name.as_str()).collect();
     format!("the file has no column {name:?}, but {}{}", names.join(", "), did_you_mean(name, &names))
 }
 
-/// What is wrong with a column of decimal commas, and how to go on.
+/// The fault of a column with decimal commas, and the remedy.
 pub(super) const DECIMAL_COMMAS: &str = "have decimal commas, which are not read: write points, as LC_ALL=C sed -E \
     's/([0-9]),([0-9])/\\1.\\2/g' FILE > NEW does, if no comma separates fields or thousands";
 
-/// Says what is wrong with a column, and how to go on.
+/// Describes the fault of a column and the remedy.
 fn unfit(column: &ColumnProfile, kind: Option<ColumnKind>) -> String {
     match (kind, &column.time_format) {
         (Some(ColumnKind::Time), Some(format)) => {
@@ -201,19 +201,19 @@ fn unfit(column: &ColumnProfile, kind: Option<ColumnKind>) -> String {
     }
 }
 
-/// What a profile says of times and missing values.
+/// Properties of times and missing values in a profile.
 pub(super) trait Times {
     /// The first and the last time of a column.
     fn span_of(&self, column: &str) -> Option<(i64, i64)>;
-    /// How the times of a column are written, if not in RFC 3339.
+    /// The format of the times of a column, if it is not RFC 3339.
     fn time_format(&self, column: Option<&str>) -> Option<TimeFormat>;
-    /// The column that may hold the times when rows arrived: by its name, and in order.
+    /// The column that may hold arrival times: by its name, and because its times are in order.
     fn arrival(&self) -> Option<&ColumnProfile>;
     /// Whether a tenth of the rows lack a value of one of these columns.
     fn lacks_values<'a>(&self, columns: impl Iterator<Item = &'a String>) -> bool;
     /// Whether times of a column lack an offset from UTC.
     fn has_local_times(&self, column: &str) -> bool;
-    /// Whether the times of a column belong to a zone other than UTC, in words.
+    /// A note if the times of a column may belong to a zone other than UTC.
     fn zone_note(&self, column: &str) -> Option<String>;
 }
 
@@ -230,7 +230,7 @@ impl Times for FileProfile {
         let times = || self.columns.iter().filter(|column| column.kind() == ColumnKind::Time);
         let is_ordered = |column: &ColumnProfile| 100 * column.falls <= column.times;
         let ordered = || times().filter(|column| is_ordered(column));
-        // The own name of a field says more than that of its object.
+        // The last part of a field's name is more specific than the name of its object.
         let own = |column: &&ColumnProfile| is_like(column.name.rsplit('.').next().unwrap_or(""), &ARRIVALS);
         let found = ordered().find(own).or_else(|| ordered().find(|column| is_like(&column.name, &ARRIVALS)));
         found.filter(|_| times().count() > 1)

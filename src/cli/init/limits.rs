@@ -1,8 +1,8 @@
-//! Limits of entities that fit the files: `init` proposes them, and prints them where others would
-//! stop the run.
+//! Limits of entities that fit the files. `init` proposes them, and prints them if other limits
+//! would stop the run.
 //!
-//! A run with `preflight = "stop"` stops once most records are beyond the limits. Whether it does
-//! depends on the order of the records too, so each proposal is tried on the files.
+//! A run with `preflight = "stop"` stops if most records are beyond the limits. This depends on the
+//! order of the records too, so each proposal is tried on the files.
 
 use hushflow::check::EntitySpread;
 use hushflow::operators::{EntityLimits, RepeatPolicy};
@@ -13,10 +13,10 @@ use super::super::CliError;
 use super::super::output::RowProgress;
 use super::super::plan::last_noise;
 
-/// Maximum number of records in an epoch that are proposed: noise is proportional to them.
+/// Maximum number of records per epoch that is proposed: noise is proportional to it.
 const MAX_RECORDS: u64 = 20;
 
-/// Maximum share of the noise that fewer participations must leave, to be proposed besides all.
+/// Fewer participations than all are proposed only if they reduce the noise to this share or less.
 const WORTH: f64 = 0.9;
 
 /// Limits that were proposed.
@@ -27,7 +27,7 @@ pub(super) struct ProposedLimits {
     pub(super) participations: u64,
 }
 
-/// Searches limits by the records that they would keep. Private.
+/// Searches limits by the number of records within them. Private.
 pub(super) struct LimitSearch {
     pipeline: Pipeline,
     spread: EntitySpread,
@@ -41,8 +41,8 @@ impl LimitSearch {
         Some(LimitSearch { pipeline, spread })
     }
 
-    /// Proposes what happens to several records: they are averaged if more than
-    /// [`MAX_RECORDS`] of them would have to count, or if a run stopped although they did.
+    /// Proposes a treatment of several records. They are averaged if more than [`MAX_RECORDS`]
+    /// would have to count, or if a run would stop even then.
     pub(super) fn repeat_policy(&self) -> RepeatPolicy {
         let records = self.spread.sufficient_records(RepeatPolicy::Keep);
         let widest = ProposedLimits {
@@ -56,13 +56,13 @@ impl LimitSearch {
         }
     }
 
-    /// Proposes the most records of an entity in an epoch, or the most means.
+    /// Proposes the maximum number of records of an entity in an epoch, or of means.
     pub(super) fn records(&self, repeat_policy: RepeatPolicy) -> u64 {
         self.spread.sufficient_records(repeat_policy).min(MAX_RECORDS)
     }
 
-    /// Proposes the most epochs in which an entity counts: those that most rows need, or all epochs
-    /// if a run with fewer would stop.
+    /// Proposes the maximum number of epochs in which an entity counts: the number that most rows
+    /// need, or all epochs if a run with fewer would stop.
     pub(super) fn participations(&self, repeat_policy: RepeatPolicy, records: u64) -> u64 {
         let horizon = self.pipeline.epochs.schedule.horizon();
         let participations = self.spread.sufficient_participations(repeat_policy, records);
@@ -106,8 +106,8 @@ impl LimitSearch {
         pipeline
     }
 
-    /// Says what it costs that entities may count in all epochs, and whether fewer would do. `None`
-    /// if they may not.
+    /// States the noise that all epochs cost, and whether fewer would suffice. `None` if entities
+    /// may not count in all epochs.
     pub(super) fn cost_of_all_epochs(&self) -> Result<Option<String>, CliError> {
         let horizon = self.pipeline.epochs.schedule.horizon();
         let Some(entity) = &self.pipeline.entity else { return Ok(None) };
@@ -140,7 +140,7 @@ impl LimitSearch {
         )))
     }
 
-    /// Says how to go on where the limits of the pipeline stop a run.
+    /// Proposes flags if the limits of the pipeline would stop a run.
     pub(super) fn remedy(&self) -> String {
         let limits = self.proposed(None, None, None);
         let flags = flags(limits);

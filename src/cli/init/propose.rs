@@ -14,7 +14,7 @@ use super::draft::{DECIMAL_COMMAS, Draft, Times};
 use super::limits::LimitSearch;
 use super::values::{ColumnBounds, KeyBounds, Keys, list, repeat_policy_word};
 
-/// Epochs of a stream without times.
+/// Number of epochs of a stream without times.
 pub(super) const COUNTED_EPOCHS: u64 = 10;
 
 /// The default time zone.
@@ -23,7 +23,7 @@ pub(super) const UTC: &str = "UTC";
 /// Maximum number of keys that are proposed.
 const KEYS: usize = 20;
 
-/// Bounds that a name suggests, whatever the file holds.
+/// Bounds that a name suggests, for any content of the file.
 const KNOWN: [(&[&str], f64, f64); 8] = [
     (&["age"], 0.0, 120.0),
     (&["percent", "percentage", "pct", "humid", "humidity"], 0.0, 100.0),
@@ -38,7 +38,7 @@ const KNOWN: [(&[&str], f64, f64); 8] = [
 /// Proposals, to be confirmed. Private: they come from the data.
 pub(super) struct Proposal {
     pub(super) columns: Vec<ColumnBounds>,
-    /// Columns that may hold keys: those of kinds of measurement first, then by number of values.
+    /// Columns that may hold keys. Kinds of measurement come first, then fewer values before more.
     pub(super) keys: Vec<Keys>,
     /// Bounds of single keys that are much narrower than those of the column.
     pub(super) key_bounds: Vec<KeyBounds>,
@@ -50,7 +50,7 @@ pub(super) struct Proposal {
     pub(super) epoch: String,
     pub(super) start: String,
     pub(super) horizon: u64,
-    /// Columns that may name a person or a device, the likeliest first.
+    /// Columns that may name a person or a device, the most likely first.
     pub(super) entities: Vec<String>,
     /// Columns of numbers that look like identifiers instead of values.
     pub(super) identifiers: Vec<String>,
@@ -59,7 +59,7 @@ pub(super) struct Proposal {
 }
 
 impl Proposal {
-    /// Returns proposals for what the flags don't give.
+    /// Returns proposals for everything that the flags do not give.
     pub(super) fn of(profile: &FileProfile, arguments: &InitArguments) -> Self {
         let of_kind = |kind| profile.columns.iter().filter(move |column| column.kind() == kind);
         // The names of people are not a public list.
@@ -87,7 +87,7 @@ impl Proposal {
         let names = of_kind(ColumnKind::Name).chain(of_kind(ColumnKind::Word).filter(is_unit));
         let names = names.filter(|column| !has_decimal_commas(column));
         let mut entities: Vec<_> = names.filter(|column| column.distinct < column.present).collect();
-        // The fewer there are, the more rows each of them has.
+        // A column with fewer values has more rows for each of them.
         entities.sort_by_key(|column| (!column.names_unit(), column.distinct));
         let identifiers = of_kind(ColumnKind::Name).filter(|column| column.numbers > 0);
         let columns: Vec<_> = of_kind(ColumnKind::Number).map(proposed_bounds).collect();
@@ -141,7 +141,7 @@ impl Proposal {
         remarks
     }
 
-    /// Says which columns of numbers are not proposed, and why.
+    /// States which columns of numbers are not proposed, and why.
     pub(super) fn left_out(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         if !self.identifiers.is_empty() {
@@ -159,7 +159,7 @@ impl Proposal {
         remarks
     }
 
-    /// Returns the proposed pipeline, with what the flags give.
+    /// Returns the proposed pipeline, with the values of the flags that are given.
     fn draft(&self, profile: &FileProfile, arguments: &InitArguments) -> Draft {
         let given = arguments.columns();
         let columns = if given.is_empty() { self.columns.clone() } else { given };
@@ -301,7 +301,7 @@ pub(super) fn is_like(name: &str, parts: &[&str]) -> bool {
     parts.iter().any(|part| name.contains(part))
 }
 
-/// Quotes a word for the shell, if it needs that.
+/// Quotes a word for the shell, if necessary.
 pub(super) fn quoted(word: &str) -> String {
     let is_plain = |character: char| character.is_alphanumeric() || "-_./:,=+%@".contains(character);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -323,7 +323,7 @@ fn proposed_bounds(column: &ColumnProfile) -> ColumnBounds {
     ColumnBounds { name: column.name.clone(), lower, upper }
 }
 
-/// Rounds a range outwards to one digit of its larger end; a range near 0 begins there.
+/// Rounds a range outwards to one digit of its larger end. A range that starts near 0 starts at 0.
 fn outwards(least: f64, greatest: f64) -> (f64, f64) {
     let largest = least.abs().max(greatest.abs());
     if largest == 0.0 {
@@ -338,7 +338,7 @@ fn outwards(least: f64, greatest: f64) -> (f64, f64) {
     if lower < upper { (lower, upper) } else { (lower, lower + step) }
 }
 
-/// Returns a length by which a span has at least seven epochs, or a day.
+/// Returns the longest length with at least seven epochs in the span; a day if there is none.
 pub(super) fn length_for((first, last): (i64, i64)) -> &'static str {
     const HOUR: i64 = 3_600_000_000;
     const LENGTHS: [(&str, i64); 4] =

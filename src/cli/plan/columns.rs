@@ -13,7 +13,7 @@ use super::forecast::Forecast;
 use super::noise::EstimateNoise;
 use super::{Objective, PlanArguments, forecast_of_file};
 
-/// Printed in place of a half-width that reaches beyond the bounds.
+/// Printed instead of a half-width that is larger than the distance to the bounds.
 const UNINFORMATIVE: &str = "all";
 
 /// Expected half-widths of the default intervals of a column, near the middle of its bounds.
@@ -23,11 +23,11 @@ pub(super) struct ColumnForecast {
     /// The key with these bounds, if it has its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
-    /// Share of the records without a value, where rows count for the columns that they have.
+    /// Share of the records without a value, if rows count for the columns that they have.
     #[serde(skip_serializing_if = "Option::is_none")]
     missing_share: Option<f64>,
     mean: EstimateNoise,
-    /// Absent where releases hold no second moments.
+    /// Absent if releases hold no second moments.
     #[serde(skip_serializing_if = "Option::is_none")]
     variance: Option<EstimateNoise>,
     /// Half the distance between the bounds.
@@ -90,7 +90,7 @@ impl ColumnForecasts {
                 .iter()
                 .rfind(|missing| missing.column == column.name)
                 .map_or(0.0, |missing| missing.share);
-            // The sums of a column have the same noise, however many records have a value.
+            // The sums of a column have the same noise for any number of records with a value.
             let reach = intervals.count_reach() * half_width / (1.0 - share);
             let variance = forecast.noise.covariance_noise.map(|noise| noise.scaled(reach * half_width));
             let (column, key) = (column.name.clone(), key.cloned());
@@ -142,7 +142,7 @@ impl ColumnForecasts {
             "variance, epoch 1",
             &format!("epoch {last}"),
         ];
-        // An interval that reaches beyond the bounds is cut to them, and says nothing.
+        // An interval beyond the bounds is cut to them. Then it contains all possible values.
         let reach = |noise: f64, most: f64| match noise < most {
             true => format!("± {}", number(noise)),
             false => UNINFORMATIVE.into(),
@@ -205,8 +205,8 @@ pub(super) fn check_shares(shares: &[MissingShare], file: &PublicParameters) -> 
     }
 }
 
-/// Returns what to expect of the means of a file's own strategy, in the units of its columns, if
-/// each key has this number of records in an epoch.
+/// Returns the forecast of the means of a file's own strategy, in the units of its columns, if each
+/// key has this number of records in an epoch.
 pub(in crate::cli) fn forecast_of_means(
     file: &Pipeline,
     records_per_epoch: f64,

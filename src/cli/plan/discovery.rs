@@ -1,4 +1,4 @@
-//! Forecasts the records that discovered keys need, before any data are read.
+//! Forecasts the number of records that discovered keys need, before any data are read.
 
 use std::io;
 
@@ -22,7 +22,7 @@ pub(super) struct DiscoveryForecast {
     at_least: u64,
     /// `records`, or `entities`, each once for a key.
     counted: &'static str,
-    /// The most keys that a unit of the guarantee touches in all epochs.
+    /// Maximum number of keys that a unit of the guarantee touches in all epochs.
     keys_of_one: u32,
     first_epoch: KeyTest,
     last_epoch: KeyTest,
@@ -38,7 +38,7 @@ struct KeyTest {
 }
 
 impl DiscoveryForecast {
-    /// Computes it for the noise multiplier of all releases together.
+    /// Computes the forecast for the noise multiplier of all releases together.
     pub(super) fn new(setting: &DiscoverySetting, noise_multiplier: f64) -> Result<Self, PublicationError> {
         let discovery = setting.discovery(noise_multiplier)?;
         let test =
@@ -59,7 +59,7 @@ impl DiscoveryForecast {
         })
     }
 
-    /// Formats it as a paragraph.
+    /// Formats the forecast as a paragraph.
     fn text(&self) -> String {
         let test = |test: KeyTest| format!("{} (noise {})", number(test.threshold), number(test.deviation));
         let of_one = match (self.counted, self.at_least) {
@@ -99,7 +99,7 @@ pub(super) fn discovery(
     plan.discovery.map(|setting| DiscoveryForecast::new(&setting, multiplier)).transpose()
 }
 
-/// A plan, and that of the discovery of keys.
+/// A plan with the forecast of the discovery of keys.
 #[derive(Debug, Serialize)]
 struct WithDiscovery<P> {
     #[serde(flatten)]
@@ -108,8 +108,8 @@ struct WithDiscovery<P> {
     discovery: Option<DiscoveryForecast>,
 }
 
-/// Prints a plan as text, or as JSON without a function for its text, with the discovery of keys if
-/// they are discovered.
+/// Prints a plan as text, or as JSON if there is no function for its text. Adds the discovery of
+/// keys if they are discovered.
 pub(super) fn print<P: Serialize>(
     plan: P,
     discovery: Option<DiscoveryForecast>,

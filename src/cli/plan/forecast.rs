@@ -21,13 +21,13 @@ use serde::Serialize;
 use super::advice::SecondMomentAdvice;
 use super::noise::{EstimateNoise, NoiseLevels, noise};
 
-/// Relative rise of a squared sensitivity that still counts as free: above the rounding error.
+/// Relative increase of a squared sensitivity that still counts as free: above the rounding error.
 const ROUNDING: f64 = 1e-12;
 
-/// Weight at which moments cost next to nothing, in units of the clip norm.
+/// Weight at which moments have a negligible cost, in units of the clip norm.
 const NEGLIGIBLE: f64 = 1e-9;
 
-/// Points of an error curve.
+/// Number of points of an error curve.
 const CURVE_POINTS: f64 = 400.0;
 
 /// The parameters of a stream, except its strategies.
@@ -45,8 +45,8 @@ pub(super) struct StreamPlan {
     pub(super) keys: u64,
     /// How keys are discovered; `None` if they are listed.
     pub(super) discovery: Option<DiscoverySetting>,
-    /// m: the most records that one record or entity has in an epoch. The sensitivity is m times
-    /// that of one record.
+    /// m: maximum number of records that one record or entity has in an epoch. The sensitivity is m
+    /// times that of one record.
     pub(super) records_at_once: u32,
     pub(super) budget: RequestedBudget,
     /// Expected records of one key per epoch.
@@ -83,14 +83,14 @@ pub(super) struct Forecast {
     pub(super) noise: NoiseLevels,
     #[serde(flatten)]
     pub(super) cost: StrategyCost,
-    /// JME or post-processing; `None` where no advice was computed.
+    /// JME or post-processing; `None` if no advice was computed.
     pub(super) second_moment_advice: Option<SecondMomentAdvice>,
     /// Errors of single epochs for noise multiplier 1.
     #[serde(skip)]
     pub(super) curve: Vec<(f64, f64)>,
 }
 
-/// The stream and its release, whatever the strategy.
+/// The stream and its release, without the strategy.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ForecastInput {
     pub(super) workload: Workload,
@@ -114,9 +114,9 @@ pub(super) struct ForecastInput {
 pub(super) struct FactorizationError {
     #[serde(flatten)]
     pub(super) error: ExpectedError,
-    /// Whether streams attain the sensitivity, or which upper bound it is.
+    /// Whether streams attain the sensitivity, or the kind of upper bound.
     pub(super) sensitivity_kind: String,
-    /// Lower bound on the loss of every strategy; `None` where none was computed.
+    /// Lower bound on the loss of every strategy; `None` if none was computed.
     pub(super) loss_lower_bound: Option<f64>,
     /// The share by which the loss is above the bound.
     pub(super) loss_excess: Option<f64>,
@@ -130,7 +130,7 @@ impl FactorizationError {
     }
 }
 
-/// For unit contributions that are added or removed.
+/// Sensitivity for unit contributions that are added or removed.
 struct UnitSensitivity {
     sensitivity: f64,
     /// The kind of claim.
@@ -142,9 +142,9 @@ struct UnitSensitivity {
 /// Joint sensitivity of count, first and second moments.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct JointSensitivity {
-    /// λ, with the default filled in; `None` where no second moments are released.
+    /// λ, with the default filled in; `None` if no second moments are released.
     pub(super) lambda: Option<f64>,
-    /// κ; `None` where counts are public.
+    /// κ; `None` if counts are public.
     pub(super) count_weight: Option<f64>,
     pub(super) joint_sensitivity: f64,
     /// Joint sensitivity without count and second moments.
@@ -153,7 +153,7 @@ pub(super) struct JointSensitivity {
     pub(super) rounding: f64,
     pub(super) second_moment_free: bool,
     pub(super) count_free: bool,
-    /// By what factor histograms raise the noise of the moments; absent without any.
+    /// Factor by which histograms raise the noise of the moments; absent without histograms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) histogram_growth: Option<f64>,
 }
@@ -172,9 +172,9 @@ pub(super) struct ForecastBudget {
 pub(super) struct StrategyCost {
     /// Whether `run` can use the strategy; the others are for comparison.
     pub(super) runs: bool,
-    /// Bytes of encoder state; `None` where the strategy does not run.
+    /// Bytes of encoder state; `None` if the strategy does not run.
     pub(super) memory_per_coordinate: Option<usize>,
-    /// Multiplications of encoding and decoding; `None` where the strategy does not run.
+    /// Multiplications of encoding and decoding; `None` if the strategy does not run.
     pub(super) multiplications_per_step: Option<usize>,
 }
 
@@ -334,7 +334,7 @@ impl StreamPlan {
     fn mechanism(&self, geometry: &MomentGeometry) -> Result<(MomentMechanism, f64), PublicationError> {
         check_width(self.keys, self.layout)?;
         match self.budget {
-            // The grid of a run.
+            // The same grid as that of a run.
             RequestedBudget::Guarantee(..) => {
                 let share = |(mechanism, _): &(MomentMechanism, f64)| mechanism.rounding_share();
                 Ok(Grid::choose(|grid| self.mechanism_on(grid, geometry), share)?.0)
@@ -413,8 +413,8 @@ impl RequestedBudget {
 }
 
 impl StrategyCost {
-    /// Strategies without a horizon report the cost of a longer stream; `horizon` limits it. Of two
-    /// strategies, each has its own coordinates, and the larger cost is reported.
+    /// Strategies without a horizon report the cost of a longer stream; `horizon` limits it. Each
+    /// of two strategies has its own coordinates, and the larger cost is reported.
     fn new(candidate: &Candidate, second: Option<&Candidate>, horizon: u64) -> Self {
         let history = (horizon as usize).saturating_mul(size_of::<i128>());
         let strategies: Option<Vec<_>> =
@@ -455,7 +455,7 @@ fn is_count_free(mechanism: &MomentMechanism, geometry: &MomentGeometry) -> Resu
     Ok(mechanism.claim().squared <= without.squared * (1.0 + ROUNDING))
 }
 
-/// Returns by what factor histograms raise the noise of the moments; `None` without any.
+/// Returns the factor by which histograms raise the noise of the moments; `None` without any.
 fn histogram_growth(
     mechanism: &MomentMechanism,
     geometry: &MomentGeometry,

@@ -177,7 +177,7 @@ pub(super) struct LiveTable {
 }
 
 impl LiveTable {
-    /// Returns `None` where standard output is not a terminal.
+    /// Returns `None` if standard output is not a terminal.
     pub(super) fn new() -> Option<Self> {
         let terminal = stdout().is_terminal().then(Term::buffered_stdout)?;
         Some(Self { terminal, head: Vec::new(), rows: Vec::new(), drawn: 0, changed: false })

@@ -37,16 +37,16 @@ struct TrainingPlan<'a> {
     /// Standard deviation of the noise in the mean gradients of the workload, root mean square over
     /// the steps, in each coordinate.
     gradient_noise: f64,
-    /// The last of them.
+    /// The same after the last step.
     last_gradient_noise: f64,
-    /// Bytes of encoder, decoder and optimiser, as a rule of thumb.
+    /// Estimated bytes of encoder, decoder and optimiser.
     memory: u64,
 }
 
 /// Maximum number of passes whose ε is printed.
 const PASSES: u32 = 10;
 
-/// Bytes per parameter of parameters, their sums, updates and averages, besides strategies.
+/// Bytes per parameter of parameters, their sums, updates and averages, without strategies.
 const OPTIMISER_BYTES: u64 = 8 * 5;
 
 impl<'a> TrainingPlan<'a> {

@@ -19,7 +19,7 @@ struct StepLine<'a> {
     /// Norm of the change of the parameters since the last line.
     change: f64,
     parameters: &'a [f64],
-    /// **Private**: how well the mean parameters predict the rows of a test file.
+    /// **Private**: quality of the predictions of the mean parameters on the rows of a test file.
     #[serde(skip_serializing_if = "Option::is_none")]
     test: Option<Evaluation>,
 }

@@ -2,10 +2,10 @@
 //!
 //! Files are numbered in the order in which they are found, and by name if they are found together.
 //! The state directory keeps the list, so a number means the same file after a restart, even if
-//! earlier files have been deleted. A file is finished once it has been read to its end *after* a
-//! later file had appeared: then its writer has moved on.
+//! earlier files have been deleted. A file is finished if it has been read to its end *after* a
+//! later file had appeared, because then its writer has moved on.
 //!
-//! A packed file must be whole when it appears; one that grows can't be unpacked safely.
+//! A packed file must be complete when it appears: one that grows can't be unpacked safely.
 //!
 //! Only whole records of the last file are returned: a partial line waits for its rest.
 
@@ -201,8 +201,8 @@ struct GrowingFile {
     /// Bytes of the file that have been read.
     read: u64,
     framing: Framing,
-    /// Bytes that have been read: whole records up to `ready`; those up to `given` were
-    /// returned.
+    /// Bytes that have been read. Those up to `ready` are whole records, and those up to `given`
+    /// were returned.
     bytes: Zeroizing<Vec<u8>>,
     given: usize,
     ready: usize,
@@ -228,7 +228,7 @@ impl GrowingFile {
             if read > 0 {
                 self.last = Instant::now();
                 let end = self.framing.last_end(&self.bytes[seen..]);
-                // A record that is too long is left to the parser, which reports it.
+                // The parser reports a record that is too long.
                 self.ready = match end {
                     _ if self.framing.is_too_long() => self.bytes.len(),
                     0 => 0,

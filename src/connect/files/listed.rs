@@ -17,10 +17,10 @@ use crate::format::parquet::ParquetRows;
 use crate::format::unpack::Packing;
 use crate::state::Position;
 
-/// Bytes of the largest packed file that is one range.
+/// Maximum size in bytes of a packed file that is read as one range.
 const PACKED: u64 = 4 << 20;
 
-/// Most rows of a Parquet file that is cut: a damaged file may claim any number.
+/// Maximum number of rows of a Parquet file that is cut: a damaged file may state any number.
 const PARQUET_ROWS: u64 = 1 << 35;
 
 /// Text files.
@@ -39,7 +39,7 @@ struct ParquetFiles {
 
 /// Opens the files at a position. Checks each file before anything is published: it must be
 /// readable, and text if text is expected. Packed files are unpacked to their ends, so that a
-/// damaged one spends nothing.
+/// damaged one is refused before any budget is spent.
 pub(super) fn open(paths: &[PathBuf], opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
     let is_text = opening.shape.format != Format::Parquet;
     // Earlier files have been read, and may be gone.
@@ -51,7 +51,7 @@ pub(super) fn open(paths: &[PathBuf], opening: &OriginRequest<'_>) -> Result<Box
     Ok(files(paths, opening.shape, packed, opening.control))
 }
 
-/// Returns files, of which these are packed.
+/// Returns the origin of these files; `packed` tells which of them are packed.
 pub(super) fn files(
     paths: &[PathBuf],
     shape: &RowLayout,
@@ -65,8 +65,8 @@ pub(super) fn files(
     }
 }
 
-/// Returns how a file is cut into ranges. Pipes and large packed files are not: nothing of them can
-/// be read before its turn without memory for all of it.
+/// Returns how a file is cut into ranges. Pipes and large packed files are not cut: reading them
+/// ahead of their turn would take memory for all of their rows.
 pub(super) fn cut(path: &Path, shape: &RowLayout) -> FileCut {
     let Some(found) = path.metadata().ok().filter(Metadata::is_file) else { return FileCut::Uncut };
     if shape.format == Format::Parquet {
@@ -94,8 +94,8 @@ fn check(path: &Path, is_text: bool) -> Result<bool, SourceError> {
     Ok(packing.is_some())
 }
 
-/// Returns the part of the listed files that was read before a position. At the beginning of a file
-/// it is the whole file before it.
+/// Returns the part of the listed files that was read before a position. A position at the start of
+/// a file returns the whole file before it.
 fn read_before(paths: &[PathBuf], position: Position, is_whole: bool) -> Option<ReadPart> {
     let is_start = position.offset == 0 && position.row <= 1;
     let (part, is_whole) = match is_start {

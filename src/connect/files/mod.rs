@@ -56,7 +56,7 @@ pub(super) const SYSTEM: System = System {
     ..System::NONE
 };
 
-/// What a sink writes: lines, or tables in a format.
+/// Forms of the output of a sink: lines, or tables in a format.
 const FORMATS: &[Word<Option<TableFormat>>] = &[
     word("ndjson", None, "A file of JSON lines."),
     word("parquet", Some(TableFormat::Parquet), "A directory of Parquet files, each of a range of epochs."),
@@ -95,7 +95,7 @@ struct RangeDirectory {
     epochs: u64,
 }
 
-/// When a file is full.
+/// Condition for starting a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rotation {
     /// After this number of epochs.

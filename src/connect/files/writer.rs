@@ -2,7 +2,7 @@
 //!
 //! Each epoch is in the files once. After a crash the last epoch of the newest file is written
 //! again with the same bytes, because every line is a function of the public log. The file must
-//! hold the same history as the log.
+//! belong to the same history as the log.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead, BufReader, Write};

@@ -1,14 +1,14 @@
-//! Copies a source that can't be read again into the ingest journal: two threads with a bounded
-//! buffer between them.
+//! Copies a source that can't be read again into the ingest journal. Two threads share a bounded
+//! buffer.
 //!
-//! One thread reads. The other takes everything that has come since, cuts it after the last whole
-//! record, appends it and syncs. So many records share a sync, and the first one after a pause is
-//! synced at once. A slow reader of the journal delays neither thread until the journal reaches its
-//! limit. Then, or if the disk is slow or full, the writer waits, the buffer fills, and the source
-//! is not read until there is room.
+//! One thread reads. The other takes all bytes that have come since, cuts them after the last whole
+//! record, appends them and syncs. So many records share a sync, and the first record after a pause
+//! is synced at once. A slow reader of the journal delays neither thread until the journal reaches
+//! its limit. Then, or if the disk is slow or full, the writer waits, the buffer fills, and the
+//! source is not read until there is room.
 //!
 //! A source may be a sequence of connections. A record cut by a disconnect is dropped and counted:
-//! nobody has acknowledged it. A record that is too long is also dropped and counted, and ends its
+//! it was never acknowledged. A record that is too long is also dropped and counted, and ends its
 //! connection, because the start of the next record is unknown.
 
 use std::io::{self, ErrorKind, Read};
@@ -25,11 +25,11 @@ use crate::connect::{SourceError, io_error};
 use crate::control::{Control, POLL_INTERVAL};
 use crate::state::{IngestJournal, JournalFull, StateError};
 
-/// Bytes read at once.
+/// Number of bytes read at once.
 pub(in crate::connect) const CHUNK: usize = 1 << 16;
 
-/// Maximum number of bytes that wait for the disk: more than [`GROUP_BYTES`], so that a slow disk
-/// syncs more at once.
+/// Maximum number of bytes that wait for the disk. It is larger than [`GROUP_BYTES`], so that a
+/// slow disk syncs more bytes at once.
 pub(super) const WAITING_BYTES: usize = 4 << 20;
 
 /// Number of waiting bytes that starts a sync immediately.
@@ -74,7 +74,7 @@ struct IntakeState {
     stopped: bool,
     /// A connection ends after these bytes; the next one waits until the writer has handled that.
     broken: bool,
-    /// Why the rest of this connection is refused.
+    /// Reason for refusing the rest of this connection.
     refused: Option<String>,
 }
 
@@ -102,7 +102,7 @@ impl Intake {
         };
         listener.map_or(Ok(()), |listener| intake.report_to(listener))?;
         let (reader, ingest) = (Arc::clone(&buffer), intake.ingest());
-        // Never joined: it may wait forever for a silent source.
+        // Never joined: it may wait forever for a source that sends nothing.
         thread::spawn(move || read(&reader));
         intake.writer = Some(thread::spawn(move || {
             ingest.end(buffer.write(&mut session, outlives).err().map(io::Error::other));
@@ -131,7 +131,7 @@ impl Intake {
         Arc::clone(&self.ingest)
     }
 
-    /// Finishes after an orderly end: drops counted records from the journal and waits until
+    /// Finishes after a normal end: drops counted records from the journal and waits until
     /// everything is acknowledged. Returns the number of records cut by disconnects.
     ///
     /// # Errors
@@ -214,7 +214,7 @@ impl IntakeBuffer {
         let (wanted, before) = (buffer.is_wanted(), buffer.bytes.len());
         if wanted {
             buffer.bytes.extend_from_slice(bytes);
-            // In between the writer waits only for time to pass.
+            // Otherwise the writer is only waiting until its time to sync.
             if before == 0 || buffer.bytes.len() >= GROUP_BYTES {
                 self.changed.notify_all();
             }
@@ -222,8 +222,8 @@ impl IntakeBuffer {
         wanted
     }
 
-    /// Waits until the writer has seen the end of the connection. Returns why it was refused, if
-    /// so.
+    /// Waits until the writer has handled the end of the connection. Returns the reason if the
+    /// connection was refused.
     pub(in crate::connect) fn end_connection(&self) -> Option<String> {
         let mut buffer = self.buffer();
         buffer.broken = true;
@@ -307,12 +307,12 @@ impl IntakeBuffer {
 }
 
 impl IntakeState {
-    /// Whether the writer may wait for more.
+    /// Whether the writer may wait for more bytes.
     fn may_receive_more(&self) -> bool {
         self.ended.is_none() && !self.stopped && !self.broken
     }
 
-    /// Whether the writer accepts more.
+    /// Whether the writer accepts more bytes.
     fn is_wanted(&self) -> bool {
         !self.stopped && self.refused.is_none()
     }
@@ -441,7 +441,7 @@ mod tests {
                 assert_eq!(ingest.acknowledged(before), expected);
             }
         }
-        // A listener learns first where its sender was to begin.
+        // A listener first receives the number from which its sender was to begin.
         let (sender, numbers) = mpsc::channel();
         intake.report_to(Box::new(move |number| sender.send(number).unwrap())).unwrap();
         assert_eq!([(); 2].map(|()| numbers.recv().unwrap()), [0, 3]);

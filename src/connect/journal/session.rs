@@ -78,8 +78,8 @@ impl JournalSession {
         Arc::clone(&self.cut_off)
     }
 
-    /// Takes a batch; `ended` says that nothing more will come. Whole records are on disk when this
-    /// returns, unless `wait`, and with it the run, has ended.
+    /// Takes a batch; `ended` is true after the last one. Whole records are on disk when this
+    /// returns, unless `wait` has ended because the run has ended.
     pub(super) fn take(
         &mut self,
         batch: &[u8],
@@ -157,7 +157,7 @@ impl JournalSession {
                 None if ended && !self.framing.is_between() => self.bytes.len(),
                 None => {
                     if self.framing.is_between() {
-                        // Only line ends.
+                        // The bytes are only line ends.
                         self.bytes.clear();
                     }
                     self.seen = self.bytes.len();

@@ -68,7 +68,7 @@ impl PartitionReader {
         }
     }
 
-    /// Why the server does not have the offset to read next.
+    /// Explains why the server does not have the offset to read next.
     fn loss(&self) -> RequestError {
         let (first, end) = match self.consumer.ends(self.partition.number, &self.control) {
             Ok(ends) => ends,
@@ -98,7 +98,7 @@ impl PartitionReader {
             let name = self.partition.topic.name();
             self.control.notice(&format!("{name}: schema {number} can't be used: {problem}"));
         }
-        // Before a JSON object, the number of its schema may be left out.
+        // A JSON object may come without the number of its schema.
         let is_framed = self.partition.topic.registry.is_some() && !form.has_schemas();
         let framed = framed(text).filter(|_| is_framed);
         form.read(framed.map_or(text, |(_, content)| content), row);

@@ -1,8 +1,9 @@
 //! Secures connections to Kafka, with the settings that all systems share. The client library uses
 //! OpenSSL for TLS and for SCRAM.
 //!
-//! Of a certificate the library says only that it was refused, by either end. So a handshake of our
-//! own with the same server finds out why, and gives the message of the other systems.
+//! The library reports only that a certificate was refused, not which side refused it or why. So
+//! this module repeats the handshake with the same server to find the reason, and reports it in the
+//! same words as for the other systems.
 //!
 //! Secrets and certificates are read when a client is made, so a rotated one is used after a
 //! connection was lost. The library keeps a copy of the password while the client lives.
@@ -26,7 +27,7 @@ use crate::connect::wire::BrokerServer;
 use crate::control::Control;
 use crate::security::{SecurityError, TlsProblem};
 
-/// The question for the versions of the protocol, in its first form, by a client without a name.
+/// An ApiVersions request, version 0, without a client id.
 const VERSIONS: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0xff, 0xff];
 
 /// Reads `sasl`, and reports settings that Kafka does not have.
@@ -71,7 +72,7 @@ pub(super) fn secure(
     };
     config.set("security.protocol", protocol);
     if let Some(tls) = tls {
-        // The places where systems have their roots, wherever OpenSSL was built.
+        // "probe" finds the usual directories of root certificates under any build of OpenSSL.
         config.set("ssl.ca.location", tls.roots.as_deref().map_or_else(|| "probe".into(), text));
         if let Some(identity) = &tls.identity {
             config.set("ssl.certificate.location", text(&identity.certificate));
@@ -90,7 +91,7 @@ pub(super) fn secure(
     Ok(())
 }
 
-/// The last message of the client library about a connection, and how to find out what it means.
+/// The last message of the client library about a connection, and the settings to diagnose it.
 #[derive(Clone)]
 pub(super) struct ConnectionNotes {
     last: Arc<Mutex<Option<String>>>,
@@ -103,12 +104,12 @@ impl ConnectionNotes {
         ConnectionNotes { last: Arc::default(), topic: topic.clone(), control: control.clone() }
     }
 
-    /// Whether the last message may be about something that a person must correct.
+    /// Whether the last message may be about a fault that only a person can fix.
     pub(super) fn may_last(&self) -> bool {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).as_deref().and_then(reason).is_some()
     }
 
-    /// Returns why no connection can be made until a person corrects something, if that is so.
+    /// Returns why no connection is possible until a person fixes a fault; `None` to try again.
     pub(super) fn refusal(&self) -> Option<RequestError> {
         let note = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         match reason(&note)? {
@@ -120,7 +121,7 @@ impl ConnectionNotes {
         }
     }
 
-    /// Explains why the library could not make a client, in its words or ours.
+    /// Returns the reason why the library could not make a client, in its words or ours.
     pub(super) fn unmade(&self, words: &str) -> RequestError {
         match self.topic.server.tls.as_ref().map(|tls| tls.config()) {
             Some(Err(error)) => error.into(),
@@ -135,16 +136,16 @@ impl ConnectionNotes {
     }
 }
 
-/// What a message of the library means for a person.
+/// Cause of a library message that a person must fix.
 enum Reason {
     Login(&'static str),
-    /// Something about a certificate, in words if the library is sure.
+    /// A fault of TLS, with the library's reason if it names a certificate.
     Tls(Option<String>),
 }
 
-/// Returns what a note of the library means for a person; `None` if another attempt may succeed.
+/// Returns the fault that a library message reports; `None` if another attempt may succeed.
 fn reason(note: &str) -> Option<Reason> {
-    // A connection that ended too early, which the library blames on what it was doing.
+    // The connection ended too early. The library names the step in which it ended as the cause.
     if note.contains("Local: ") {
         return None;
     }
@@ -154,7 +155,7 @@ fn reason(note: &str) -> Option<Reason> {
     if note.contains("SASL authentication error") || note.contains("Authentication failed") {
         return Some(Reason::Login("the server refuses the user or the password"));
     }
-    // The words of OpenSSL, without its numbers and without advice for users of the library.
+    // The text of OpenSSL, without its numbers and without advice for programmers.
     let (_, problem) = note.rsplit_once("routines::")?;
     let problem: String =
         problem.split([':', '(']).next().unwrap_or_default().trim().chars().take(80).collect();
@@ -163,7 +164,7 @@ fn reason(note: &str) -> Option<Reason> {
             format!("TLS failed: {problem}: see tls_roots, and tls_certificate for our own certificate");
         return Some(Reason::Tls(Some(words)));
     }
-    // Older servers ask for a certificate so.
+    // This is how older servers ask for a certificate.
     problem.contains("alert").then_some(Reason::Tls(None))
 }
 
@@ -183,8 +184,8 @@ fn diagnosed(server: &BrokerServer, note: &str, control: &Control) -> Option<Sec
     })
 }
 
-/// Connects, and waits until the server has judged our certificate: since TLS 1.3 it says so where
-/// it answers.
+/// Connects, and waits for an answer. With TLS 1.3 a client learns that its certificate was refused
+/// only when it reads.
 fn judged(server: &BrokerServer, control: &Control) -> io::Result<()> {
     let mut connection = server.connect(control)?;
     connection.send(&VERSIONS)?;

@@ -22,7 +22,7 @@ const HEAD_KEPT: usize = 1 << 10;
 /// Error code for a publisher that expected another last sequence number.
 const WRONG_LAST_SEQUENCE: u64 = 10_071;
 
-/// Errors that a server may have for a greeting.
+/// Errors with which a server may answer a greeting.
 const GREETING_ERRORS: [&str; 8] = [
     "Authorization Violation",
     "Authentication Timeout",
@@ -124,7 +124,7 @@ impl NatsConnection {
         }
     }
 
-    /// Reads what the server sends next, up to a message's payload.
+    /// Reads the next message of the server, up to its payload.
     pub(super) fn next_sent(&mut self) -> Result<ServerMessage, RequestError> {
         self.wire.line(&mut self.line)?;
         let line = String::from_utf8_lossy(&self.line).into_owned();
@@ -193,7 +193,7 @@ impl NatsConnection {
     }
 }
 
-/// Returns the error of a greeting if it is a known one: some servers repeat what they refuse.
+/// Returns the error of a greeting if it is a known one. Other texts may repeat credentials.
 fn without_credentials(words: &str) -> &'static str {
     let words = words.trim_matches([' ', '\'']);
     let known = GREETING_ERRORS.into_iter().find(|known| known.eq_ignore_ascii_case(words));

@@ -72,7 +72,7 @@ struct NatsStream {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NatsSource {
     stream: NatsStream,
-    /// `subject`: the subject of the messages to read; all of the stream if absent.
+    /// `subject`: the subject of the messages to read; the whole stream if absent.
     subject: Option<String>,
 }
 

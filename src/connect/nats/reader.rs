@@ -1,9 +1,9 @@
 //! Reads NATS JetStream streams.
 //!
 //! A message has a sequence number in its stream. The reader creates its own consumer, which starts
-//! at the position, needs no acknowledgements, and is deleted by the server after the reader has
-//! gone. Every message states its number in the stream and its number within the consumer. If the
-//! latter is not the expected one, a message was lost in transit, and the reader starts again.
+//! at the position and needs no acknowledgements. The server deletes it after the reader has gone.
+//! Every message states its number in the stream and its number within the consumer. If the latter
+//! is not the expected one, a message was lost in transit, and the reader starts again.
 
 use std::io;
 
@@ -23,7 +23,7 @@ use crate::state::Position;
 /// Number of messages requested at once.
 const BATCH: u64 = 512;
 
-/// Nanoseconds that the server waits for them.
+/// Nanoseconds that the server waits until it has these messages.
 const WAIT: u64 = 250_000_000;
 
 /// Nanoseconds after which the server deletes an unused consumer.
@@ -36,7 +36,7 @@ pub(super) struct NatsReader {
     consumer: String,
     /// Number within the consumer that the next message must have.
     expected: u64,
-    /// Requested messages that may still come.
+    /// Number of requested messages that may still come.
     left: u64,
     /// The subject to read, if not all.
     subject: Option<String>,
@@ -70,8 +70,8 @@ impl NatsReader {
         }
     }
 
-    /// Checks that the stream still has the messages that were read and the next one. The next one
-    /// of a subject is unknown: messages of others may be missing.
+    /// Checks that the stream still has the messages that were read and the next one. The number of
+    /// the next message of a subject is unknown, because messages of other subjects may be missing.
     fn check(&mut self) -> Result<(), RequestError> {
         let facts = self.ask(NatsConnection::facts)?;
         let next = self.position.offset;
@@ -185,7 +185,7 @@ mod tests {
     use crate::connect::fake::{form, serve};
     use crate::format::Format;
 
-    /// A message and a header that are too long, a valid message, and one that never ends.
+    /// Tests a message and a header that are too long, a valid message, and one that never ends.
     #[test]
     fn lengths_stated_by_a_server_take_no_memory() {
         let long = "7".repeat(3 * RECORD_LIMIT);

@@ -43,8 +43,8 @@ impl ServerWriter for NatsWriter {
             }
             facts => facts?,
         };
-        // Read before the last message: if another message arrives in between, this number is stale
-        // and the server accepts nothing twice.
+        // Read this number before the last message. If another message arrives in between, the
+        // number is stale, and the server refuses the next lines instead of storing any twice.
         self.sequence = state(&facts, "last_seq")?;
         let question = json!({ "last_by_subj": self.subject });
         let message = match connection.ask(&format!("$JS.API.STREAM.MSG.GET.{stream}"), &question) {

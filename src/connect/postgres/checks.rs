@@ -1,5 +1,5 @@
-//! Checks of a server and a table before rows are read: what the proof of
-//! [`settle`](super::settle) needs, and that the table still has what was read.
+//! Checks a server and a table before rows are read: the conditions of the proof of
+//! [`settle`](super::settle), and that the table still has the values that were read.
 
 use postgres_protocol::escape::escape_literal;
 
@@ -9,10 +9,10 @@ use super::settle::OrderKind;
 use crate::connect::error::{RequestError, lost};
 use crate::connect::wire::malformed_answer;
 
-/// Oldest version whose `FETCH FIRST … WITH TIES` ends a batch between two values.
+/// Oldest supported version: its `FETCH FIRST … WITH TIES` ends a batch between two values.
 const OLDEST: u32 = 130_000;
 
-/// Types of whole numbers, as the server numbers them.
+/// Type numbers of whole numbers in the server.
 const NUMBERS: [i32; 3] = [20, 21, 23];
 
 impl TableReader {
@@ -33,7 +33,7 @@ impl TableReader {
         Ok(())
     }
 
-    /// Finds the type of the ordering column, and refuses one that does not only grow.
+    /// Finds the type of the ordering column, and refuses a column whose values may not only grow.
     pub(super) fn check_order(&mut self) -> Result<(), RequestError> {
         let query = format!("SELECT {} FROM {} AS r LIMIT 0", self.order(), self.source.rows.sql());
         self.kind = match self.connection.column_types(&query)?[..] {
@@ -69,7 +69,7 @@ impl TableReader {
         Err(self.connection.refusal(&words))
     }
 
-    /// Refuses a table that ends before the last value: its values would begin again.
+    /// Refuses a table that ends before the last value, because its values would begin again.
     pub(super) fn check_last(&mut self) -> Result<(), RequestError> {
         let Some((last, _)) = self.last else { return Ok(()) };
         match self.highest("TRUE")? {

@@ -1,7 +1,7 @@
 //! A connection to PostgreSQL (protocol 3.0, `postgresql.org/docs/current/protocol.html`): simple
 //! queries, rows one by one, and `COPY` into a table.
 //!
-//! A message is read only as far as it is wanted, so its stated length takes no memory.
+//! Only the needed part of a message is read, so its stated length takes no memory.
 
 use std::io;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::connect::wire::{ServerConnection, malformed_answer};
 use crate::control::Control;
 use crate::security::TlsClient;
 
-/// Longest silence of a server that works on a query. Keep-alive probes notice a machine that is
-/// gone much earlier, and a stop ends any wait.
+/// Maximum time that a server may be silent while it works on a query. Keep-alive probes notice a
+/// lost machine much earlier, and a stop ends any wait.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Maximum number of bytes of a message that is not a row, and of all rows of a small answer.
@@ -25,18 +25,18 @@ const ANSWER_LIMIT: usize = 16 << 20;
 /// Bytes of lines that are sent in one message.
 const COPY_PART: usize = 1 << 20;
 
-/// Classes of errors in whose words no value of a row occurs: connections, transactions, logins,
+/// Classes of errors whose messages never quote values of rows: connections, transactions, logins,
 /// names, syntax, resources, states, interventions.
 const PLAIN_CLASSES: [&str; 10] = ["08", "25", "28", "3D", "3F", "42", "53", "54", "55", "57"];
 
-/// Errors that another attempt may not meet: lost connections, conflicts of transactions, a full
-/// server, locks, and a server that starts, stops or cancels.
+/// Errors after which another attempt may succeed: lost connections, conflicts of transactions, a
+/// full server, locks, and a server that starts, stops or cancels.
 const TRANSIENT: [&str; 5] = ["08", "40", "53", "55P03", "57"];
 
-/// No rule of access admits the client.
+/// Error code: no access rule admits the client.
 const INVALID_AUTHORIZATION: &str = "28000";
 
-/// Two sinks write the same epoch.
+/// Error code: two sinks write the same epoch.
 const UNIQUE_VIOLATION: &str = "23505";
 
 /// A connection after login.
@@ -185,8 +185,9 @@ impl DatabaseConnection {
         refusal(self.name.clone(), words)
     }
 
-    /// Returns what a login may lack that the server refuses by its rules of access. The server has
-    /// one code for all of them, and words of its own language.
+    /// Returns a hint about a setting that may be missing if the server refuses a login by its
+    /// access rules. The server has one code for all of these refusals, and its messages may be in
+    /// any language.
     fn hint(&self, code: &str, message: &str) -> &'static str {
         match &self.tls {
             _ if code != INVALID_AUTHORIZATION => "",
@@ -222,7 +223,7 @@ impl DatabaseConnection {
     }
 }
 
-/// Asks the server to encrypt the connection, if it is to be.
+/// Asks the server to encrypt the connection if the settings require it.
 fn encrypted(
     database: &Database,
     name: &str,
@@ -261,8 +262,8 @@ fn text_row(mut body: &[u8]) -> io::Result<TextRow> {
     (0..fields).map(field).collect()
 }
 
-/// Reads the types of the columns in a description of rows: each is a name, six bytes on its place
-/// in a table, the type, and eight bytes on its form.
+/// Reads the types of the columns from a description of rows. A column is a name, six bytes for its
+/// position in a table, the type, and eight bytes for its format.
 fn column_types(mut body: &[u8]) -> io::Result<Vec<i32>> {
     let columns = integer::<2>(&mut body)?;
     let column = |_| -> io::Result<i32> {

@@ -10,11 +10,11 @@ use crate::connect::error::RequestError;
 use crate::connect::wire::malformed_answer;
 use crate::control::Control;
 
-/// Maximum number of SCRAM iterations that a server may ask for: each costs time here. The default
-/// of PostgreSQL is 4096.
+/// Maximum number of SCRAM iterations that a server may request, because each takes time here. The
+/// default of PostgreSQL is 4096.
 const ROUNDS_LIMIT: u32 = 1_000_000;
 
-/// The user if the pipeline names none.
+/// The user if the pipeline does not name one.
 const USER: &str = "postgres";
 
 /// Codes of the server's answers to a login.
@@ -70,7 +70,7 @@ impl DatabaseConnection {
                 SASL if rest.split(|&byte| byte == 0).any(|name| name == SCRAM_SHA_256.as_bytes()) => {
                     self.scram(password)?;
                 }
-                // Over TLS, the certificate has proved who the server is.
+                // Over TLS, the certificate has proved the server's identity.
                 CLEAR_TEXT if database.server.tls.is_some() => {
                     self.send(|bytes| frontend::password_message(password, bytes))?;
                 }

@@ -13,7 +13,7 @@ pub(super) struct TableName {
 }
 
 impl TableName {
-    /// Parses `table` or `schema.table`. Names are exact: nothing is folded to lower case.
+    /// Parses `table` or `schema.table`. Names are case-sensitive.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (schema, table) = match text.split_once('.') {
             Some((schema, table)) => (Some(schema), table),

@@ -1,7 +1,8 @@
-//! When all rows up to a value of the ordering column are there.
+//! Decides when all rows up to a value of the ordering column are visible.
 //!
-//! A transaction may draw a value, and commit its row after rows with higher values are visible. To
-//! read on above that value would lose the row. So before rows up to U are read:
+//! A transaction may draw a value, and commit its row after rows with higher values are visible. If
+//! a reader had then continued above that value, it would lose the row. So before rows up to U are
+//! read:
 //!
 //! 1. U is the highest value that a first query sees.
 //! 2. A second query lists the transactions that may hold a value without showing it: for numbers,
@@ -52,17 +53,17 @@ const PREPARED: &str = "SELECT gid FROM pg_prepared_xacts WHERE database = curre
 pub(super) struct OpenTransactions {
     kind: OrderKind,
     open: HashSet<String>,
-    /// Whether those are the prepared ones, the last to wait for.
+    /// Whether these are the prepared transactions, which are awaited last.
     are_prepared: bool,
     since: Instant,
     is_reported: bool,
 }
 
-/// Wait after which it is reported.
+/// Length of a wait after which it is reported.
 const LONG_WAIT: Duration = Duration::from_secs(10);
 
 impl OpenTransactions {
-    /// Lists them (step 2).
+    /// Lists the transactions (step 2).
     pub(super) fn list(connection: &mut DatabaseConnection, kind: OrderKind) -> Result<Self, RequestError> {
         let open = names(connection, &running(kind))?;
         Ok(OpenTransactions { kind, open, are_prepared: false, since: Instant::now(), is_reported: false })

@@ -1,8 +1,9 @@
 //! Writes estimates to a table: a row for every key, epoch and statistic.
 //!
-//! The rows of an epoch are one `COPY`, and so one transaction: all of them are there, or none. The
-//! last epoch in the table is the position to resume from. The primary key refuses an epoch that is
-//! already there, so a writer that was cut off while the server commits can't write it twice.
+//! The rows of an epoch are one `COPY`, and so one transaction: either all of them are written or
+//! none. The last epoch in the table is the position to resume from. The primary key refuses an
+//! epoch that is already in the table. So a writer that was cut off while the server commits can't
+//! write it twice.
 
 use jiff::Timestamp;
 use postgres_protocol::escape::escape_literal;

@@ -18,7 +18,7 @@ use crate::format::Format;
 /// Default number of epochs in an object.
 const DEFAULT_EPOCHS: u64 = 100;
 
-/// A bucket, and how to reach it.
+/// A bucket and its connection settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bucket {
     pub(super) name: String,
@@ -31,7 +31,7 @@ pub(super) struct Bucket {
     pub(super) login: Login,
 }
 
-/// `[source]` with objects: all of a folder whose names fit a pattern.
+/// `[source]` with objects: all objects of a folder whose names match a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ObjectSource {
     pub(super) bucket: Bucket,
@@ -127,8 +127,8 @@ pub(super) fn sink(settings: &SystemSection<'_, '_>) -> Option<Arc<dyn SinkConfi
     Some(Arc::new(ObjectSink { bucket, folder, format, epochs }))
 }
 
-/// Whether a key, or a part of one, is the same in every request: no empty parts, dots alone or
-/// control characters.
+/// Whether a key, or a part of one, is the same in every request: it has no empty parts, parts `.`
+/// or `..`, or control characters.
 fn is_key(key: &str) -> bool {
     let is_part = |part: &str| !matches!(part, "." | "..") && !part.contains(char::is_control);
     let key = key.trim_end_matches('/');
@@ -136,8 +136,8 @@ fn is_key(key: &str) -> bool {
 }
 
 impl ObjectSource {
-    /// Whether the name of an object in the folder fits. Hidden ones fit only if the pattern begins
-    /// with a dot.
+    /// Whether the name of an object in the folder matches. Hidden objects match only if the
+    /// pattern begins with a dot.
     pub(super) fn names(&self, name: &str) -> bool {
         let is_hidden = name.starts_with('.') && !self.pattern.starts_with('.');
         let chars = |text: &str| text.chars().collect::<Vec<_>>();

@@ -1,5 +1,5 @@
-//! Requests to a bucket. The client is asynchronous: a runtime on the caller's own thread drives
-//! one request at a time, and looks up for a stop of the run.
+//! Requests to a bucket. The client is asynchronous. A runtime on the caller's own thread drives
+//! one request at a time, and checks for a stop of the run.
 
 use std::error::Error;
 use std::future::Future;
@@ -25,7 +25,7 @@ use crate::security::{SecurityError, tls_problem};
 const TIMEOUT: Duration = Duration::from_secs(60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of an object that are asked for at once.
+/// Number of bytes of an object that are requested at once.
 pub(super) const CHUNK: u64 = 4 << 20;
 
 /// Maximum number of objects of a folder that are listed.
@@ -34,7 +34,7 @@ const MAX_OBJECTS: usize = 1_000_000;
 const KEY_REFUSED: &str = "the store refuses this access key: check user and password_file (or AWS_ACCESS_KEY_ID), what the key may \
                            do in the bucket, and the clock of this machine";
 
-/// A client of a bucket, which connects when it is first asked.
+/// A client of a bucket. It connects at its first request.
 pub(super) struct BucketClient {
     bucket: Bucket,
     /// Name of the source or sink, for messages.
@@ -51,12 +51,12 @@ pub(super) struct FoundObject {
     pub(super) size: u64,
 }
 
-/// Why a request failed, where the caller decides what that means.
+/// Reason for a failed request. The caller decides on the reaction.
 #[derive(Debug)]
 pub(super) enum ObjectError {
     /// There is no such object.
     Missing,
-    /// The object is another one than the caller knows.
+    /// The object was replaced by another one.
     Changed,
     Other(RequestError),
 }
@@ -72,15 +72,15 @@ impl BucketClient {
         BucketClient { bucket: bucket.clone(), name, control: control.clone(), open: None }
     }
 
-    /// Forgets the connections and the secret, which are read again for the next request.
+    /// Closes the connections and forgets the secret. The next request reads it again.
     pub(super) fn close(&mut self) {
         self.open = None;
     }
 
     /// Reads the secret, and sets up the client.
     fn connect(&self) -> Result<(Runtime, AmazonS3), RequestError> {
-        // Its HTTP client takes the cryptography of the process. An embedding program may have set
-        // another one, which serves as well.
+        // The HTTP client uses the cryptography provider of the process. An embedding program may
+        // have set another provider, which works too.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let Bucket { name, endpoint, region, roots, login } = &self.bucket;
         let mut builder = match (&login.user, &login.password) {
@@ -110,7 +110,7 @@ impl BucketClient {
             options = options.with_no_system_certificates(true);
             options = found.into_iter().fold(options, ClientOptions::with_root_certificate);
         }
-        // The client panics on text that is not a header, or no address.
+        // The client panics on text that is not a valid header or address.
         let value = |key| builder.get_config_value(&key).unwrap_or_default();
         let plain = [AmazonS3ConfigKey::AccessKeyId, AmazonS3ConfigKey::Token, AmazonS3ConfigKey::Region];
         let is_plain = plain.into_iter().all(|key| is_visible(&value(key)));
@@ -217,7 +217,7 @@ impl BucketClient {
         Ok(put.e_tag.unwrap_or_default())
     }
 
-    /// A key as it is, without encoding it once more.
+    /// Parses a key without encoding it again.
     fn path(&self, key: &str) -> Result<Path, RequestError> {
         Path::parse(key).map_err(|error| refusal(self.name.clone(), &error.to_string()))
     }
@@ -249,7 +249,7 @@ impl BucketClient {
         }
         // The rest is the store's answer in XML.
         let text = text.split_once(": <").map_or(text.as_str(), |(before, _)| before);
-        // The client has no kind of its own for lists that are refused.
+        // The client has no error kind for refused lists.
         if ["code: 401", "code: 403"].iter().any(|status| text.contains(status)) {
             return refusal(self.name.clone(), KEY_REFUSED);
         }
@@ -258,7 +258,7 @@ impl BucketClient {
     }
 }
 
-/// Whether a text can stand in the head of a request.
+/// Whether a text is allowed in the head of a request.
 pub(super) fn is_visible(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -269,7 +269,7 @@ pub(super) fn is_address(text: &str) -> bool {
     is_visible(text) && reqwest::Url::parse(text).is_ok_and(is_http)
 }
 
-/// The error, and what has caused it.
+/// The error and its causes, outermost first.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error: &&'a (dyn Error + 'static)| {
         // An I/O error skips the error that it wraps.

@@ -1,7 +1,7 @@
 //! Object stores that speak S3's protocol: objects as files, and tables of releases. The client is
 //! `object_store`, behind the feature `s3`.
 //!
-//! An object never changes here: one with the same key and another ETag is another object.
+//! Objects never change: an object with the same key and another ETag is another object.
 
 #[cfg(feature = "s3")]
 mod bucket;

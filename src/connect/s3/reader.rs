@@ -1,9 +1,9 @@
 //! Reads the objects of a folder, one after the other, as they come if they are followed.
 //!
 //! Objects are numbered in the order in which they are found, and by key if they are found
-//! together. The state directory's list keeps the key, the ETag and the size of each, so a number
+//! together. The state directory's list keeps the key, the ETag and the size of each. So a number
 //! means the same object after a restart, even if earlier ones have been deleted. Every request
-//! names the ETag, and the store refuses it if the object is another one now: a resumed run never
+//! names the ETag, and the store refuses it if the object was replaced. So a resumed run never
 //! reads rows that have moved.
 
 use std::collections::HashSet;
@@ -45,11 +45,11 @@ struct ObjectList {
     known: HashSet<String>,
     /// The list in the state directory.
     kept: Option<FollowedList>,
-    /// When the folder was last listed.
+    /// Time at which the folder was last listed.
     listed: Option<Instant>,
 }
 
-/// Opens the objects. Nothing is asked of the store before the first one is read.
+/// Opens the objects. No request is made before the first object is read.
 pub(super) fn open(
     source: &ObjectSource,
     opening: &OriginRequest<'_>,
@@ -107,7 +107,7 @@ impl Origin for Arc<Objects> {
         let path = self.name(position.part);
         let is_packed = unpacked_name(&path) != path;
         if self.format != Format::Parquet && !is_packed && position.offset >= object.size {
-            // All of it was read, and it may be gone.
+            // The object was read completely, and it may have been deleted.
             return Ok(Some(OpenFile::Rows(Box::new(FinishedObject(position)))));
         }
         let bytes =
@@ -195,7 +195,7 @@ impl Objects {
         Ok(true)
     }
 
-    /// Asks until the store answers. `None` if the run ends first.
+    /// Repeats a request until the store answers. `None` if the run ends first.
     fn persist<T>(
         &self,
         mut ask: impl FnMut(&mut BucketClient) -> Result<T, RequestError>,
@@ -309,7 +309,7 @@ impl Read for ObjectBytes {
     }
 }
 
-/// An object that a decoder reads at any place. What was received last is kept.
+/// Random access to an object for a decoder. The last received bytes are kept.
 struct ObjectAccess(Mutex<ObjectBytes>);
 
 impl RandomAccess for ObjectAccess {

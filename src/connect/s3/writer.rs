@@ -1,8 +1,8 @@
 //! Tables as objects of a folder, each of a range of epochs.
 //!
-//! An object is written whole. The first write of a range demands that no object has its key, and a
-//! later one that the object is still the one that was written or read before. So of two writers
-//! one is refused, and a repeated request changes nothing.
+//! An object is written whole. The first write of a range requires that no object has its key. A
+//! later write requires that the object is the one that was last written or read. So of two writers
+//! one is refused, and a repeated request has no effect.
 
 use std::collections::HashMap;
 use std::io;
@@ -60,7 +60,7 @@ impl TableFolder for ObjectFolder {
         let (key, tag) = (self.key(name), self.tags.get(name).cloned());
         let tag = match self.client.put(&key, tag.as_deref(), bytes.clone()) {
             Ok(tag) => tag,
-            // An earlier request may have been carried out, and its answer lost.
+            // An earlier request may have succeeded although its answer was lost.
             Err(ObjectError::Changed) => {
                 let (found, tag) = self.client.whole(&key).map_err(|error| self.failed(error))?;
                 if found != bytes {

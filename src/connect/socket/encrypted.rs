@@ -1,8 +1,8 @@
 //! An encrypted connection to a peer, which one thread reads while another writes to it.
 //!
-//! TLS has one state for both directions, so both threads lock it. The socket never blocks, and
-//! nobody waits for it with the lock, except a writer for as long as the peer may leave its
-//! acknowledgements unread.
+//! TLS has one state for both directions, so both threads lock it. The socket is non-blocking.
+//! Threads wait for it without the lock. The exception is a writer: it may hold the lock while it
+//! waits until the peer reads its acknowledgements, up to a time limit.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -22,7 +22,7 @@ pub(super) struct EncryptedPeer {
     /// Another handle of the socket, to wait for it without the lock.
     socket: Arc<TcpStream>,
     link: Arc<Mutex<Link>>,
-    /// Whether a read waits for a moment.
+    /// Whether a read waits briefly for bytes.
     waits: bool,
 }
 
@@ -37,7 +37,7 @@ impl EncryptedPeer {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets reads wait from now on.
+    /// Makes later reads wait.
     pub(super) fn wait(&mut self) {
         self.waits = true;
     }

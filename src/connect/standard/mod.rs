@@ -91,8 +91,8 @@ impl Origin for PipedInput {
     }
 }
 
-/// Standard input or a named pipe, which waits only until the run is stopped. Then it reports its
-/// end.
+/// Standard input or a named pipe. A read waits for bytes until the run is stopped, and then
+/// reports the end of the input.
 pub(super) struct StoppableInput {
     pub(super) input: File,
     pub(super) control: Control,

@@ -1,4 +1,4 @@
-//! Regression: exact lines, coverage of intervals, bias, noise that hides everything, formulas.
+//! Tests regression: exact lines, coverage of intervals, bias, noise above all signals, formulas.
 
 use super::*;
 use hushflow_mechanism::estimate::debias::MomentNoise;
@@ -48,7 +48,7 @@ fn scaled(intervals: Intervals, units: [(f64, f64); 3]) -> ScaledView {
 
 const SCALED: [(f64, f64); 3] = [(0.0, 1.0); 3];
 
-/// Mean and covariance of (x1, y, x2), on the line but for residuals.
+/// Mean and covariance of (x1, y, x2), which are on the line except for residuals.
 fn population() -> Density {
     let (x, mean) = (DMatrix::from_row_slice(2, 2, &[0.2, 0.05, 0.05, 0.1]), [0.3, -0.2]);
     let slopes = DVector::from_row_slice(&SLOPES);
@@ -152,9 +152,10 @@ fn intervals_cover_the_line_of_the_records_at_their_level() {
     check_coverage(noise(0.1, 5.0, 7.0), 3);
 }
 
-/// Among the releases whose least eigenvalue exceeds its noise, where it does so rarely and where
-/// it does so half of the time, intervals hold the line of the records. At most 5.2 standard errors
-/// below 93 %: a false alarm has a probability below 10⁻⁶ for each comparison.
+/// Tests the releases whose least eigenvalue exceeds its noise, at noise levels where this is rare
+/// and where it happens half of the time. Among them, intervals hold the line of the records with a
+/// share of at most 5.2 standard errors below 93 %: a false alarm has a probability below 10⁻⁶ for
+/// each comparison.
 #[test]
 fn shown_intervals_cover_near_the_threshold() {
     let truth = [INTERCEPT, SLOPES[0], SLOPES[1]];
@@ -178,7 +179,7 @@ fn shown_intervals_cover_near_the_threshold() {
     }
 }
 
-/// The plain solution is biased by 0.0094, and the limit is seven standard errors of a mean.
+/// The plain solution has a bias of 0.0094. The limit is seven standard errors of a mean.
 #[test]
 fn the_correction_removes_the_bias_of_the_inverse() {
     let scaled = scaled(Intervals::default(), SCALED);
@@ -265,10 +266,10 @@ fn a_formula_names_columns() {
     check("y~", Err("on[0]: found \"\", expected a text that is not empty"));
 }
 
-/// Streams of 200 to 10,000 records on a skewed law, with one to four columns that explain another,
-/// released 40 times each. Among the lines without a ridge, intervals hold the line of the records
-/// at 93 % to 98 %, and at most 5.2 standard errors beyond: a false alarm has a probability below
-/// 10⁻⁶.
+/// Streams of 200 to 10,000 records of a skewed distribution, with one to four columns that explain
+/// another, released 40 times each. Among the lines without a ridge, intervals hold the line of the
+/// records at 93 % to 98 %. The test allows 5.2 standard errors beyond: a false alarm has a
+/// probability below 10⁻⁶.
 #[test]
 #[ignore = "slow"]
 fn intervals_cover_lines_of_drawn_streams() {

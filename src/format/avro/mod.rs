@@ -5,10 +5,10 @@
 //! looked up in it by name, members of a record as `outer.inner`. So no other schema is needed, and
 //! a column that a schema lacks is missing in its records.
 //!
-//! The crate `apache-avro` would build a tree of every record, with lists as long as a few bytes
-//! claim, by recursion as deep as the bytes demand. Here a record is scanned once: wanted values
-//! are copied, all others are skipped, and steps and depth are bounded. This module does no I/O:
-//! the reader of the messages fetches schemas.
+//! The crate `apache-avro` would build a tree of every record. A few bytes could make it allocate
+//! long lists or recurse deeply. Here a record is scanned once: wanted values are copied, all
+//! others are skipped, and steps and depth are bounded. This module does no I/O: the reader of the
+//! messages fetches schemas.
 
 mod schema;
 mod value;
@@ -39,7 +39,7 @@ pub(crate) struct AvroRecords {
 }
 
 impl AvroRecords {
-    /// Returns the number of a message's schema, if it is still to be learnt.
+    /// Returns the number of a message's schema if it has not been learnt yet.
     pub(crate) fn unknown_schema(&self, message: &[u8]) -> Option<u32> {
         let (number, _) = framed(message)?;
         (!self.plans.contains_key(&number)).then_some(number)
@@ -49,7 +49,7 @@ impl AvroRecords {
     /// records with this number are unusable.
     ///
     /// # Errors
-    /// Why it can't be used; records with this number are unusable then.
+    /// Reason why it can't be used. Records with this number are then unusable.
     pub(crate) fn learn(
         &mut self,
         number: u32,

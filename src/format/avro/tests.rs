@@ -141,7 +141,7 @@ fn wrong_schemas_are_refused() {
 }
 
 proptest! {
-    /// Bytes that begin as a record does reach further than any bytes.
+    /// Bytes that start like a record reach more of the parser than random bytes.
     #[test]
     fn no_bytes_panic(cut in 0..45_usize, more in prop::collection::vec(any::<u8>(), 0..64)) {
         let (records, wanted, _) = records(&[SCHEMA], &WANTED);
@@ -152,7 +152,7 @@ proptest! {
         prop_assert_eq!(row.fields.len(), wanted.len());
     }
 
-    /// Neither does any schema.
+    /// Tests random and damaged schemas.
     #[test]
     fn no_schema_panics(text in "[{}\\[\\]\":,a-z0-9]{0,60}", at in 0..SCHEMA.len(), other in "[ -~]") {
         let mut changed = SCHEMA.to_owned();

@@ -1,5 +1,5 @@
-//! Reads values in Avro's binary encoding. Every function returns `None` for bytes that are not
-//! what the schema says.
+//! Reads values in Avro's binary encoding. Every function returns `None` for bytes that do not
+//! match the schema.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use super::schema::{FieldPlan, RecordPlan};
 use crate::format::error::Defect;
 use crate::format::row::{Row, RowField};
 
-/// Maximum number of values in a record, including those of no bytes, and maximum depth of nesting.
+/// Maximum number of values in a record, including values without bytes, and maximum nesting depth.
 const MAX_STEPS: u32 = 1 << 22;
 const GREATEST_DEPTH: u32 = 64;
 
@@ -101,7 +101,7 @@ impl<'a> ValueReader<'a> {
                 let time = i64::try_from(nanoseconds.div_euclid(1000)).ok();
                 return Some(time.map_or(RowField::Defective(Defect::NotATime), RowField::Time));
             }
-            // As digits: keys and entities are texts.
+            // Written as digits, because keys and entities are texts.
             AvroType::Integer => write!(text, "{}", self.integer()?).ok()?,
             AvroType::Bytes => text.extend_from_slice(self.text()?),
             AvroType::Fixed(size) => text.extend_from_slice(self.take(*size)?),

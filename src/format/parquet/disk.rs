@@ -24,18 +24,18 @@ pub(super) const PAGE_LIMIT: usize = 1 << 28;
 /// page.
 const HEADER_LIMIT: usize = 1 << 24;
 
-/// Bytes that contain nearly every header.
+/// Number of bytes that contain nearly every header.
 const HEADER: usize = 1 << 12;
 
 /// Upper bound on gzip's compression ratio (it is 1,032).
 const GZIP_RATIO: usize = 1100;
 
-/// Bytes that can be read at any place.
+/// Bytes with random access.
 pub(crate) trait RandomAccess: Send + Sync {
     /// Number of bytes.
     fn length(&self) -> io::Result<u64>;
 
-    /// Reads bytes from an offset on; none beyond the end.
+    /// Reads bytes from an offset on. Reads no bytes beyond the end.
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize>;
 }
 
@@ -57,7 +57,7 @@ pub(super) struct ParquetFile {
     failure: Arc<Mutex<Option<ReadFailure>>>,
 }
 
-/// Why the decoder was given no bytes.
+/// Reasons why the decoder received no bytes.
 pub(super) enum ReadFailure {
     /// The operating system returned an error.
     Io(io::Error),

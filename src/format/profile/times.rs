@@ -26,15 +26,15 @@ const HOURS: [&str; 8] =
 
 const WHOLE: [&str; 2] = ["%d/%b/%Y:%H:%M:%S %z", "%a, %d %b %Y %H:%M:%S %z"];
 
-/// Number of texts that are tried until one has a known format.
+/// Maximum number of texts that are tried until one has a known format.
 const TRIED: u64 = 100;
 
 /// Parts of names of columns with times.
 const TIME_NAMES: [&str; 8] = ["time", "date", "stamp", "epoch", "unix", "created", "started", "logged"];
 const SHORT_TIME_NAMES: [&str; 9] = ["t", "ts", "at", "on", "when", "day", "dt", "ended", "finished"];
 
-/// Ends of names, and the unit that the numbers of times then have. Durations have such names too,
-/// but are not times since 1970 in the same unit.
+/// Suffixes of names, and the unit that the numbers then have if they are times. Durations have
+/// such names too, but as times since 1970 in that unit they are not plausible.
 const UNIT_ENDS: [(&str, &str); 4] =
     [("_s", "seconds"), ("_ms", "milliseconds"), ("_us", "microseconds"), ("_ns", "nanoseconds")];
 
@@ -82,8 +82,8 @@ impl TimeForms {
         }
     }
 
-    /// Returns the format that fits most texts, and another that fits as many but reads them
-    /// differently, because days and months may be swapped.
+    /// Returns the format that fits most texts. Also returns another format that fits the same
+    /// number of texts but reads them differently, because days and months may be swapped.
     pub(super) fn best(&self) -> Option<(&FoundForm, Option<&TimeFormat>)> {
         let most = self.forms.iter().map(|form| form.times).max()?;
         let mut best = self.forms.iter().filter(|form| form.times == most);
@@ -103,20 +103,20 @@ fn is_of_our_days(time: &i64) -> bool {
     (limit("1900-01-01")..limit("2100-01-01")).contains(time)
 }
 
-/// What is known of a column of numbers beside its name and range.
+/// What is known about a column of numbers in addition to its name and range.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Numbers {
     /// They are times.
     Times,
     /// They are whole, and the name is not that of an identifier.
     Whole,
-    /// Neither.
+    /// Any other column.
     Any,
 }
 
 /// Returns the format of a column of numbers that is known to hold times, or whose name suggests
-/// it: seconds since 1970 or parts of them, or the digits of a date. Whatever their name, whole
-/// numbers that are times of recent decades in parts of a second are times.
+/// it: seconds since 1970 or parts of them, or the digits of a date. Whole numbers that are times
+/// of recent decades in parts of a second are times under any name.
 pub(super) fn of_numbers(name: &str, (least, greatest): (f64, f64), numbers: Numbers) -> Option<TimeFormat> {
     let name = name.to_lowercase();
     let mut parts = name.split(|character: char| !character.is_alphanumeric());

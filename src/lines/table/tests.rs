@@ -126,7 +126,7 @@ fn long_keys_are_wrapped_below_their_column() {
     assert!(lines[1].ends_with("good") && lines[3].ends_with("no estimate: good"), "{lines:?}");
 }
 
-/// On 80 columns the date of a daily epoch stays and its number goes, for a second number.
+/// On 80 columns the date of a daily epoch stays. Its number is left out to fit a second number.
 #[test]
 fn what_says_least_is_left_out_first() {
     let of = |width| lines(&TableStyle { width: Some(width), ..TableStyle::default() }, "JFK", 3);

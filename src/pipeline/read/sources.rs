@@ -1,5 +1,5 @@
-//! Reads the sections `[source]` and `[[sources]]`: the clock of each source, and the fields on
-//! which all must agree.
+//! Reads the sections `[source]` and `[[sources]]`: the clock of each source, and the fields that
+//! must be the same for all.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -168,7 +168,7 @@ fn is_folding(by: &TimeSchedule) -> bool {
     by.late == LatePolicy::Fold && by.clock != ClockSource::EndOfInput
 }
 
-/// Reads the column that identifies duplicates; `first` if no other source has named it.
+/// Reads the column that identifies duplicates. `first` is true for the first source that names it.
 fn id<'a>(section: &Section<'a>, roles: &mut ColumnRoles<'a>, first: bool) -> Option<String> {
     let field = section.text("id")?;
     if first {

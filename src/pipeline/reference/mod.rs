@@ -1,6 +1,6 @@
-//! The reference of the pipeline file, printed from the table of fields that the parser reads by:
-//! as text, as Markdown and as a JSON schema. With a glossary of words and letters in tables and
-//! JSON.
+//! The reference of the pipeline file, printed from the table of fields that the parser uses: as
+//! text, as Markdown and as a JSON schema. It includes a glossary of words and letters in tables
+//! and JSON.
 
 mod markdown;
 mod schema;
@@ -26,7 +26,7 @@ fn sections() -> Vec<&'static SectionDefinition> {
     all
 }
 
-/// Fields of a section with a title: none for those that every such section has.
+/// Fields of a section, by title. Fields that every such section has are without a title.
 fn groups(section: &SectionDefinition) -> Vec<(Option<String>, &'static [FieldDefinition])> {
     let groups = (section.groups)().into_iter().map(|group| (Some(group.of), group.fields));
     std::iter::once((None, section.fields)).chain(groups).filter(|(_, fields)| !fields.is_empty()).collect()
@@ -39,7 +39,7 @@ fn printed_groups(section: &SectionDefinition) -> Vec<(Option<String>, &'static 
     if all.iter().any(|(of, _)| is_heading(of)) { all.into_iter().take(1).collect() } else { all }
 }
 
-/// States whether a field is required, its default, or what holds without it.
+/// States whether a field is required, its default, or the behaviour without it.
 fn presence(field: &FieldDefinition) -> String {
     match field.presence {
         Presence::Required => "required".into(),

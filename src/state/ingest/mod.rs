@@ -31,11 +31,11 @@ use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-/// Length in bytes from which on a segment is followed by another. A limit may make it shorter.
+/// Length in bytes after which the next segment begins. A limit may make segments shorter.
 const SEGMENT_LENGTH: u64 = 16 << 20;
 
-/// Minimum number of segments in a journal at its limit, so that some can be deleted while others
-/// are needed.
+/// Minimum number of segments in a journal at its limit, so that some can be deleted while the rest
+/// is needed.
 const SEGMENTS_IN_LIMIT: u64 = 8;
 
 /// The journal of a state directory.
@@ -57,7 +57,7 @@ struct IngestState {
     segments: VecDeque<SegmentExtent>,
     /// The session that this run writes.
     session: u32,
-    /// Head that the next segment would have.
+    /// Head of the next segment.
     end: SegmentHead,
     /// The position recorded by the last commit.
     passed: Position,
@@ -181,7 +181,7 @@ impl IngestJournal {
 
     /// Begins the next segment to grow.
     fn grow(&self, tail: &mut Option<GrowingSegment>, head: SegmentHead) -> Result<(), StateError> {
-        // Nothing is locked while the disk works, so readers and commits continue.
+        // No lock is held while the disk works, so readers and commits continue.
         let storage = self.shared().storage.share();
         let (file, end) = begin(&*storage, &head)?;
         let mut shared = self.shared();
@@ -210,7 +210,7 @@ impl IngestJournal {
         Some(shared.end.records).filter(|&records| previous != Some(records))
     }
 
-    /// Records that an epoch has closed: it will be committed, whatever else arrives.
+    /// Records that an epoch has closed. It will be committed without waiting for more records.
     pub fn closed(&self, epoch: u64) {
         self.shared().closed = epoch;
     }
@@ -236,7 +236,7 @@ impl IngestJournal {
             shared.passed = shared.passed.max(position);
         }
         loop {
-            // Nothing is locked while a file is removed, so reading and appending continue.
+            // No lock is held while a file is removed, so reading and appending continue.
             let Some(behind) = self.shared().take_behind(position) else { return Ok(()) };
             storage.remove(&behind.file())?;
             // One by one, so no crash leaves a gap.
@@ -244,7 +244,7 @@ impl IngestJournal {
         }
     }
 
-    /// After an orderly end with everything counted, deletes all records and keeps only the
+    /// Deletes all records after a normal end at which all of them were counted, and keeps only the
     /// position of the end.
     ///
     /// # Errors

@@ -1,9 +1,9 @@
 //! Appends to the journal, and waits while there is no room.
 //!
 //! A sender may be faster than the pipeline, so the journal has a limit, and some disk space is
-//! reserved for the logs. If a group of records would exceed either, or the disk refuses it, the
-//! appending thread waits. The group is removed from the disk and tried again. The current segment
-//! ends, so that commits can delete it too.
+//! reserved for the logs. If a group of records would exceed either, or the disk has no room for
+//! it, the appending thread waits. The group is removed from the disk and tried again. The current
+//! segment ends, so that commits can delete it too.
 //!
 //! **No deadlock.** Only commits make room, and only records close epochs. Three cases:
 //!
@@ -15,8 +15,8 @@
 //!    the run ends with a fault.
 //! 3. The reader waits at the end, and all closed epochs are committed: the journal is *drained*.
 //!    The rest of it belongs to open epochs, which only more records can close. Then a group is
-//!    admitted despite limit and reserve. An epoch longer than the limit takes the disk space it
-//!    needs, one group at a time.
+//!    admitted despite limit and reserve. An epoch longer than the limit takes as much disk space
+//!    as it needs, one group at a time.
 //!
 //! If the disk refuses a group in case 3, no commit would free space. The appending thread waits
 //! until the operator makes room or ends the run.
@@ -34,7 +34,7 @@ use std::{sync::PoisonError, time::Duration};
 /// Disk space that the journal leaves to the logs, unless it is drained.
 const RESERVE: u64 = 8 << 20;
 
-/// Maximum number of bytes of a segment before its records, excluding the header that names the
+/// Maximum number of bytes of a segment before its records, without the header that names the
 /// columns.
 const BEGINNING: u64 = 128;
 
@@ -46,7 +46,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub enum JournalFull {
     /// The journal has reached its limit.
     Limit,
-    /// The disk has little space, or none.
+    /// The disk has little or no free space.
     Disk,
 }
 
@@ -147,8 +147,8 @@ impl IngestJournal {
         let written = parts.try_for_each(|part| log.append(part));
         if let Err(error) = written.and_then(|()| log.sync()) {
             if error.is_full() {
-                // Never write over bytes that could not be removed: the mix might look like a
-                // frame.
+                // Never write over bytes that could not be removed: a mix of old and new bytes
+                // might look like a frame.
                 log.discard_unsynced().map_err(|cut| StateError::Stopped { cause: cut.to_string() })?;
             }
             return Err(error);

@@ -107,11 +107,11 @@ pub(super) struct SegmentReader {
     pub(super) head: SegmentHead,
     /// Offset of the next frame in the file.
     pub(super) offset: u64,
-    /// Offset of its records in the session.
+    /// Offset of the next frame's records in the session.
     pub(super) logical: u64,
-    /// Records before it, in all sessions.
+    /// Number of records before the next frame, in all sessions.
     pub(super) records: u64,
-    /// The synced length in the last frame read. Nothing proves that later bytes were synced.
+    /// The synced length in the last frame read. Later bytes are not known to be synced.
     pub(super) unproven: u64,
 }
 
@@ -173,8 +173,8 @@ impl SegmentReader {
         Ok(())
     }
 
-    /// Reads to the end of the intact frames. Nothing may follow them, except a torn tail (not
-    /// known to be synced) in the last segment.
+    /// Reads to the end of the intact frames. No bytes may follow, except a torn tail (not known to
+    /// be synced) in the last segment.
     pub(super) fn read_to_end(&mut self, last: bool) -> Result<(), StateError> {
         let length = self.file.length()?;
         let mut records = Some(FrameRecords::none());

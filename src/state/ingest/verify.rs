@@ -9,22 +9,22 @@ use crate::state::{
 };
 use std::path::Path;
 
-/// Result of [`verify_ingest`]. Every checksum and the order of segments are correct unless
-/// `problem` says otherwise.
+/// Result of [`verify_ingest`]. Every checksum and the order of segments are correct unless there
+/// is a `problem`.
 #[derive(Debug, Default)]
 pub struct IngestReport {
     /// Sessions with any segment left.
     pub sessions: u32,
-    /// Bytes of records left: those not counted yet, and those in the same segments.
+    /// Bytes of records in the remaining segments. Some of these records may have been counted.
     pub bytes: u64,
-    /// Positions of the first byte and of the next one to come; `None` without a session.
+    /// Position of the first byte and position after the last one; `None` without a session.
     pub range: Option<(Position, Position)>,
     /// The first problem found.
     pub problem: Option<StateError>,
 }
 
-/// Checks the journal in the state directory at `path`, if there is one. Takes no lock: a run may
-/// be at work.
+/// Checks the journal in the state directory at `path`, if there is one. Takes no lock, so it works
+/// during a run.
 ///
 /// # Errors
 /// If the directory itself can't be opened. Problems inside are in the report.
@@ -39,9 +39,9 @@ pub(super) fn verify_storage(storage: &dyn Storage) -> IngestReport {
 }
 
 /// Returns an error if a run can't continue the journal in `path` at `position`, the position in
-/// the logs. `before` is the report from before the logs were read, because a run at work deletes
-/// what it has recorded as counted. Data missing at the end is looked for once more, because such a
-/// run may have added it since.
+/// the logs. `before` is the report from before the logs were read: a run at work deletes records
+/// after it has noted them as counted. If data are missing at the end, the journal is read once
+/// more, because the run may have added them since.
 ///
 /// # Errors
 /// If the run can't continue, or the directory can't be opened.
@@ -69,7 +69,7 @@ impl IngestReport {
         let mut before: Option<SegmentReader> = None;
         for &name in &names {
             let Some(mut segment) = SegmentReader::open(storage, name)? else {
-                // A run at work has since deleted it and everything before it.
+                // A run at work has deleted this position since, with everything before it.
                 before = None;
                 continue;
             };

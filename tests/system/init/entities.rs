@@ -1,11 +1,12 @@
-//! `hushflow init` of streams of people and devices: the proposed unit, its limits, and the way
+//! `hushflow init` of streams of people and devices: the proposed unit, its limits, and the steps
 //! to a run.
 
 use super::{FLAGS, answered, init, lab};
 use crate::harness::{Lab, finish, hushflow};
 
-/// Aircraft fly nearly every day. By default each counts in every epoch, so all epochs come out;
-/// with fewer, `init` says after which epoch a run stops, and it does.
+/// Aircraft fly nearly every day. By default each counts in every epoch, so all epochs are
+/// published. With a lower limit, `init` states the epoch after which a run stops, and the run
+/// stops there.
 #[test]
 fn entities_count_in_every_epoch_unless_the_operator_wants_less() {
     let lab = lab();
@@ -43,12 +44,12 @@ fn command_of(said: &str) -> Vec<String> {
     lines.flat_map(|line| line.split_whitespace().map(String::from).collect::<Vec<_>>()).collect()
 }
 
-/// Users with several records in each epoch, and some who use up their epochs early: the command
-/// that `init` prints and Enter at every question both make a pipeline that runs.
+/// Users with several records in each epoch, some of whom use up their epochs early. The command
+/// that `init` prints and the default answers to all questions both make a pipeline that runs.
 #[test]
 fn streams_of_entities_get_from_init_to_run() {
     let lab = Lab::new();
-    // By user and day: 5 records each, 300 each, and one user in ten on each of twenty days.
+    // Each user has 5 records a day, or 300, or one user in ten comes on each of twenty days.
     let rows = |each: u32, comes: &dyn Fn(u32, u32) -> bool| {
         let mut text = String::from("at,user,ms\n");
         for day in 1..=20 {
@@ -84,7 +85,7 @@ fn streams_of_entities_get_from_init_to_run() {
         for made in [format!("{name}.toml"), format!("{name}-asked.toml")] {
             finish(hushflow(["check"]).arg(lab.path(&made))).succeeded();
         }
-        // One record of each is a fifth of the records or less, at which the run would stop.
+        // With one record per entity, at most a fifth of the records count, so the run would stop.
         let few = command_of(&asked.err);
         let is_limit = |word: &str| ["--several", "--records-per-epoch", "--participations"].contains(&word);
         let mut flags: Vec<String> = Vec::new();
@@ -106,8 +107,8 @@ fn streams_of_entities_get_from_init_to_run() {
     finish(hushflow(["run", "--quiet"]).arg(lab.path("usual.toml"))).succeeded();
 }
 
-/// A column whose values rows repeat is proposed as the unit, however few they are, and not as the
-/// key.
+/// A column with repeated values is proposed as the unit and not as the key, even if it has few
+/// values.
 #[test]
 fn the_unit_is_asked_for_on_a_terminal() {
     let lab = Lab::new();
@@ -131,8 +132,8 @@ fn the_unit_is_asked_for_on_a_terminal() {
     }
 }
 
-/// Customers have several rows each: they are proposed as the unit, and numbers that identify are
-/// no columns.
+/// Customers have several rows each, so they are proposed as the unit. Numbers that identify are
+/// not proposed as columns.
 #[test]
 fn a_unit_is_proposed_and_identifiers_are_left_out() {
     let lab = Lab::new();

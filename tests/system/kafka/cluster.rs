@@ -1,5 +1,5 @@
-//! A cluster of one broker in this process, with a feature of real brokers that it lacks:
-//! transaction markers. And an independent server in a process of its own.
+//! Two kinds of test servers: a cluster of one broker in this process, with the transaction markers
+//! of real brokers added, and an independent server in a process of its own.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -24,14 +24,14 @@ const PRODUCE: [u16; 2] = [0, 3];
 const CREATE_TOPICS: [u16; 2] = [19, 2];
 const CREATE_PARTITIONS: [u16; 2] = [37, 0];
 
-/// No list, a number of milliseconds, and whether a change is only checked.
+/// Parts of a request: no list, a number of milliseconds, and whether a change is only checked.
 const NOTHING: [u8; 4] = [0xff; 4];
 const FIVE_SECONDS: [u8; 4] = 5000_u32.to_be_bytes();
 const FOR_REAL: [u8; 1] = [0];
 
 pub(super) struct Message {
     pub(super) partition: i32,
-    /// Its header `id`.
+    /// Value of its header `id`.
     pub(super) id: Vec<u8>,
     pub(super) key: Vec<u8>,
     pub(super) payload: Vec<u8>,
@@ -94,7 +94,7 @@ impl KafkaCluster {
     fn change(&self, kind: [u16; 2], topic: &str, partitions: i32, settings: &[u8]) {
         let one = 1_u32.to_be_bytes();
         let answer = self.ask(kind, &[&one, &text(topic)[..], &partitions.to_be_bytes(), settings].concat());
-        // After a delay, the number of topics and the name of this one.
+        // The error follows a delay, the number of topics and the name of this topic.
         let error = &answer[4 + 4 + 2 + topic.len()..][..2];
         assert_eq!(error, [0, 0], "the server refuses a topic");
     }
@@ -207,7 +207,7 @@ impl KafkaCluster {
     pub(super) fn mark(&self, (topic, partition): (&str, u32), number: usize) {
         for _ in 0..number {
             let answer = self.ask(PRODUCE, &produced(topic, partition, &marker()));
-            // After the number of topics, the topic and the partition.
+            // The error follows the topic and the partition, each with a count before it.
             let error = &answer[4 + 2 + topic.len() + 4 + 4..][..2];
             assert_eq!(error, [0, 0], "the broker refuses a marker");
         }

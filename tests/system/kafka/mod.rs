@@ -86,7 +86,7 @@ impl KafkaStream {
         }
     }
 
-    /// Runs until everything has been read.
+    /// Runs until all messages are read.
     #[track_caller]
     fn until_idle(&self, pipeline: &Path) {
         finish(run(pipeline, &self.state(), 2).args(["--until-idle", "1500ms"])).succeeded();
@@ -148,7 +148,7 @@ fn all_partitions_are_read_once_when_brokers_and_runs_end() {
     assert!(sums(&case.state()) == case.expected, "the sums are not those of a file");
     let offsets = case.cluster.offsets("lag", "parts", 3);
     let own = |partition| (0..case.rows.len()).filter(|&row| partition_of(row) == partition).count() as i64;
-    // The last messages and four or so markers.
+    // Each offset is just after the last message, up to a few transaction markers.
     let near = |(partition, offset): (i32, &Option<i64>)| {
         offset.is_some_and(|offset| (own(partition)..own(partition) + 16).contains(&offset))
     };
@@ -214,7 +214,7 @@ fn an_independent_server_is_read_and_written() {
     assert_eq!(lines(&case.cluster, "releases").len(), shown.len());
 }
 
-/// The independent server gets partitions; without it, a front of the test cluster shows more.
+/// The independent server gets partitions. Without it, a proxy of the test cluster shows more.
 #[test]
 fn new_partitions_are_found_by_a_running_pipeline() {
     let independent = KafkaCluster::independent(&[("parts", 1)]);
@@ -223,7 +223,7 @@ fn new_partitions_are_found_by_a_running_pipeline() {
     let front = (!is_independent).then(|| Front::showing(case.cluster.address(), 1));
     let address = front.as_ref().map_or_else(|| case.cluster.address(), Front::address);
     let pipeline = case.pipeline_at(&address, "parts", "partition_idle = '1h'");
-    // The second process reads a partition that is found.
+    // The second process reads a partition that is found during the run.
     let [live, other] =
         run_as_two(&pipeline, &case.state(), 1).map(|mut run| run.spawn().expect("it starts"));
     // Rows of the first epochs are in the only partition.
@@ -262,7 +262,7 @@ fn a_run_that_begins_without_servers_waits_for_all_partitions() {
     assert!(sums(&case.state()) == case.expected, "the sums are not those of a file");
 }
 
-/// An empty partition, and one whose rows end early.
+/// Tests an empty partition, and one whose rows end early.
 #[test]
 fn idle_partitions_do_not_hold_epochs() {
     let case = KafkaStream::new();
@@ -271,7 +271,7 @@ fn idle_partitions_do_not_hold_epochs() {
     await_until("all epochs but the last are published", || releases(&case.state()).len() >= 38);
     stop(&live);
     wait(live).succeeded();
-    // Their later rows are late, and counted as such.
+    // Later rows of the idle partitions are late, and counted as late.
     case.publish(("parts", 1), 0, 100);
     let mut run = run(&case.pipeline("parts", "partition_idle = '500ms'"), &case.state(), 1);
     let ended = finish(run.args(["--until-idle", "1500ms", "--counters"])).succeeded();
@@ -334,7 +334,7 @@ fn records_in_avro_are_read_by_their_schemas() {
     let registry = SchemaRegistry::of(SCHEMA, Some("Authorization: Basic dTpw"));
     registry.set_away(true);
     let messages: Vec<Vec<u8>> = case.rows.iter().map(|row| framed(registry::NUMBER, &avro(row))).collect();
-    // Cut, with an unknown schema, without one, and not Avro at all.
+    // Messages that are cut, have an unknown or no schema, or are not Avro.
     let whole = &messages[0];
     let junk = [&whole[..30], &framed(9, &whole[5..]), &whole[5..], b"secret"];
     for partition in 0..3 {
@@ -419,8 +419,8 @@ fn messages_that_cannot_be_used_are_counted() {
     assert!(ended.err.contains("2,007  rows read"), "{}", ended.err);
 }
 
-/// Returns the lines in a topic in the order of their ids. Those of a key are in order in one
-/// partition, which Kafka's clients would choose too.
+/// Returns the lines in a topic in the order of their ids. The lines of a key are in order in one
+/// partition, the one that Kafka's clients would choose.
 fn lines(cluster: &KafkaCluster, topic: &str) -> Vec<Value> {
     let mut found = Vec::new();
     let mut partitions = HashMap::new();
@@ -457,7 +457,7 @@ fn a_topic_of_several_partitions_has_every_line_once() {
             0 => {
                 live.kill().expect("a child can be killed");
                 wait(live);
-                // As a real server writes after a transaction.
+                // A real server writes such markers after a transaction.
                 cluster.mark(("releases", round as u32 % 3), 1 + 3 * round);
                 live = case.start(&pipeline);
             }

@@ -16,7 +16,7 @@ pub(super) struct SchemaRegistry {
 }
 
 impl SchemaRegistry {
-    /// Begins to serve a schema to those who send this header line, if one is given.
+    /// Begins to serve a schema. If a header line is given, requests need it.
     pub(super) fn of(schema: &str, required: Option<&'static str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
@@ -27,7 +27,7 @@ impl SchemaRegistry {
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 served.fetch_add(1, Ordering::Relaxed);
-                // An answer to a client that has gone is of no use to anyone.
+                // A client that has gone does not read its answer.
                 let _ = answer(&client, &body, required, away.load(Ordering::Relaxed));
             }
         });

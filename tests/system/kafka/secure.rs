@@ -1,6 +1,6 @@
-//! Users and encryption, by a front of the test cluster that checks both: TLS of another library
-//! than the client's, and the server's side of each login, PLAIN (RFC 4616) and SCRAM (RFC 5802),
-//! for one user.
+//! Users and encryption, checked by a proxy of the test cluster. It has TLS from another library
+//! than the client, and the server's side of each login, PLAIN (RFC 4616) and SCRAM (RFC 5802), for
+//! one user.
 
 use std::fs;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ fn users_prove_their_passwords() {
     }
 }
 
-/// The messages are those of the other systems.
+/// Tests that the error messages are those of the other systems.
 #[test]
 fn connections_are_encrypted_and_certificates_checked() {
     let case = KafkaStream::new();
@@ -83,7 +83,7 @@ fn connections_are_encrypted_and_certificates_checked() {
         (&front("expired"), &client, "has expired or is not valid yet"),
         (&front("elsewhere"), &client, "it is for elsewhere.example: name the server so in path"),
         (&server, &client.replace("ca.pem", "stranger.pem"), "not signed by a trusted root"),
-        // The roots of the machine.
+        // The roots of the machine do not contain this root.
         (&server, &more, "not signed by a trusted root: name the root with tls_roots"),
         (&server, &roots, "requires a client certificate: set tls_certificate and tls_key"),
         (&server, &with("strange"), "does not trust the root that signed it"),
@@ -108,7 +108,7 @@ pub(super) const PASSWORD: &str = "secret, of 7 words = %!";
 const SALT: &[u8] = b"salt of this server";
 const ROUNDS: u32 = 4096;
 
-/// How the user may log in.
+/// Allowed ways to log in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Users {
     Plain,

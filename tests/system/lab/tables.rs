@@ -1,9 +1,9 @@
-//! The comparison of all strategies, the strategy of the pipeline file in it, and the plot.
+//! Compares all strategies and the one of the pipeline file, as a table and as a plot.
 
 use super::{hush, json};
 use crate::harness::{Lab, number};
 
-/// Columns of a terminal.
+/// Width of a terminal in columns.
 const SCREEN: usize = 132;
 
 /// Returns the names of a comparison, in order.
@@ -39,7 +39,7 @@ fn tables_fit_a_screen_and_list_all_strategies() {
     }
 }
 
-/// Every strategy of the table is compared or left out with a reason.
+/// Every strategy of the table is compared, or left out with a reason.
 #[test]
 #[ignore = "slow"]
 fn a_comparison_names_omitted_strategies_with_the_reason() {
@@ -129,13 +129,13 @@ fn a_plot_has_a_line_for_each_strategy() {
     hush(&lab, &format!("plan {purpose} --plot all.svg")).succeeded();
     let svg = std::fs::read_to_string(lab.path("all.svg")).expect("a plot");
     assert!(svg.starts_with("<svg") && svg.contains("prefix over 30 epochs"), "{svg}");
-    // More than nine can't be distinguished.
+    // More than nine curves can't be distinguished.
     names[..9].iter().for_each(|name| assert!(svg.contains(name), "{name} is not named"));
     let lines = svg.matches("<polyline").count();
     hush(&lab, &format!("plan {purpose} --strategy blt:1 --plot one.svg")).succeeded();
     let one = std::fs::read_to_string(lab.path("one.svg")).expect("a plot");
     assert!(one.contains("blt:1") && !one.contains("identity"));
-    // A line and its legend entry.
+    // Each curve has a line and its legend entry.
     assert_eq!(lines - one.matches("<polyline").count(), 2 * 8);
     hush(&lab, &format!("plan {purpose} --plot nowhere/all.svg"))
         .failed(2, &["nowhere/all.svg", "can't be written"]);

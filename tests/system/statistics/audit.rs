@@ -1,4 +1,4 @@
-//! Neighbouring inputs through the program: how well they can be distinguished.
+//! Neighbouring inputs through the program: measures how well they can be distinguished.
 //!
 //! A pair of inputs differs in one record of each *unit*, a key or a pair of keys, so one run has
 //! thousands of independent experiments. In each, the best test of one input against the other
@@ -11,7 +11,7 @@ use nalgebra::{DMatrix, DMatrixView};
 use super::bounds::Distance;
 use super::experiment::{BOUNDS, Experiment, ExperimentCase, ExperimentRow};
 
-/// Runs with each input.
+/// Number of runs with each input.
 const RUNS: usize = 20;
 
 /// Units per run.
@@ -35,14 +35,14 @@ const BASE: ExperimentCase = ExperimentCase {
 const TWO_COLUMNS: ExperimentCase =
     ExperimentCase { dimension: 2, clip_norm: std::f64::consts::SQRT_2, ..BASE };
 
-/// A record of a unit: key of the unit and epoch, from 0, and the bound that all its values equal.
+/// A record of a unit: its key in the unit, its epoch, from 0, and the bound that all values have.
 type UnitRecord = (usize, usize, f64);
 
 const UPPER: f64 = BOUNDS.1;
 const LOWER: f64 = BOUNDS.0;
 
-/// The record in every unit, and in each cell one record in the middle that is the same in both
-/// inputs.
+/// The differing record in every unit, and one record in every cell with values in the middle,
+/// which is the same in both inputs.
 fn rows(case: &ExperimentCase, keys_of_unit: usize, record: Option<UnitRecord>) -> Vec<ExperimentRow> {
     let row = |key, epoch, value| ExperimentRow { key, epoch, values: vec![value; case.dimension] };
     let cells = (0..case.keys).flat_map(|key| (0..case.epochs).map(move |epoch| (key, epoch)));
@@ -108,7 +108,7 @@ fn publish(case: ExperimentCase, rows: &[ExperimentRow]) -> Published {
     Published { exact, released }
 }
 
-/// Checks that the pair's distance is `share` of the claim, which is 1 where the sensitivity is
+/// Checks that the pair's distance is `share` of the claim. The share is 1 if the sensitivity is
 /// attained.
 #[track_caller]
 fn check(case: ExperimentCase, keys_of_unit: usize, records: [Option<UnitRecord>; 2], share: f64) {

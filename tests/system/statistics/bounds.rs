@@ -7,9 +7,9 @@
 //! P(|X| ≥ 2‖λ‖₂√x + 2‖λ‖∞ x) ≤ 2e⁻ˣ
 //! ```
 //!
-//! This is Lemma 1 of Laurent & Massart (2000), whose proof holds for λ of any sign and at any
-//! sample size, unlike a number of standard errors. All comparisons use x = [`EXPONENT`]: the first
-//! term is then 7.7 standard errors, and a false alarm has probability 2e⁻³⁰ < 2·10⁻¹³.
+//! This is Lemma 1 of Laurent & Massart (2000). Unlike a number of standard errors, it holds at any
+//! sample size, and its proof holds for λ of any sign. All comparisons use x = [`EXPONENT`]: the
+//! first term is then 7.7 standard errors, and a false alarm has probability 2e⁻³⁰ < 2·10⁻¹³.
 
 use nalgebra::DMatrix;
 
@@ -30,9 +30,10 @@ fn judge(faults: &mut Vec<String>, what: impl Fn() -> String, found: f64, expect
     }
 }
 
-/// Returns the faults in the noise of a view. `errors` holds released less exact values in units of
-/// the noise of C's output, one matrix per run: a row per epoch, a column per coordinate of a key.
-/// B is the decoder of the view, and `kinds` are the columns that are tested together.
+/// Returns the faults in the noise of a view. `errors` holds released minus exact values, in units
+/// of the noise of C's output. There is one matrix per run: a row per epoch, a column per
+/// coordinate of a key. B is the decoder of the view, and `kinds` are the columns that are tested
+/// together.
 ///
 /// Every entry has mean 0, and down each column the covariance is BBᵀ.
 pub(crate) fn faults_of_view(

@@ -224,7 +224,7 @@ impl Experiment {
         matrix
     }
 
-    /// Returns released less exact values of one view, in units of the noise of C's output. Public
+    /// Returns released minus exact values of one view, in units of the noise of C's output. Public
     /// counts must be exact.
     pub(crate) fn errors(&self, view: &str, released: &DMatrix<f64>) -> DMatrix<f64> {
         let errors = released - dense::workload(view, self.case.epochs) * &self.sums;

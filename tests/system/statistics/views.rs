@@ -126,7 +126,7 @@ fn neighbours_and_moments_of_other_kinds() {
     check(ExperimentCase { second_moment_weight: Some(2.0), neighbours: in_place, ..clipped });
 }
 
-/// The methods compared with JME; of PP only its releases.
+/// Methods other than JME. For `pp`, only released values are tested.
 #[test]
 #[ignore = "slow"]
 fn other_methods() {

@@ -144,7 +144,7 @@ fn a_source_checks_the_server_it_connects_to_and_ends_where_only_a_person_can_he
     let trusting = "tls = true\ntls_roots = 'ca.pem'";
     let certified =
         |name: &str| format!("{trusting}\ntls_certificate = '{name}.pem'\ntls_key = '{name}.key'");
-    // Of the server, the roots of its clients, the fields of the source, and what is wrong.
+    // Name of the server, roots for its clients, fields of the source, and expected error.
     let cases = [
         ("strange", None, trusting.to_owned(), "signed by a trusted root: name the root with tls_roots"),
         ("elsewhere", None, trusting.to_owned(), "elsewhere.example"),
@@ -168,8 +168,8 @@ fn a_source_checks_the_server_it_connects_to_and_ends_where_only_a_person_can_he
             ended.failed(1, &[&path, part]);
         }
     }
-    // Servers that disappear, speak no TLS, or end without a word are tried again, and the rows
-    // count once. The last connection is silent.
+    // Servers that disappear, do not use TLS, or end without an error message are tried again, and
+    // the rows count once. The last connection is silent.
     let config = server(&case.lab, "server", Some("ca"));
     let run = case.start(&path, &certified("client"), &["--until-idle", "1s"]);
     drop(listener.accept().unwrap());

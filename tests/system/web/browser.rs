@@ -15,7 +15,7 @@ use crate::harness::{Lab, await_until};
 /// Time limit for one action of the browser.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// No network except the page, no stored data, and a fresh start.
+/// Flags for no network except the page, no stored data, and a fresh start.
 const FLAGS: [&str; 12] = [
     "--headless",
     "--no-sandbox",
@@ -128,12 +128,12 @@ impl Browser {
         await_until(script, || self.evaluate(&begun) == true);
     }
 
-    /// Goes to another address of the page, as a reader who pastes it.
+    /// Navigates to another address of the page, as if a reader pasted it.
     pub(crate) fn go(&mut self, url: &str) {
         self.call("Page.navigate", json!({ "url": url }));
     }
 
-    /// Gives the page a width, and the colours of day or night.
+    /// Sets the width of the page, and light or dark colours.
     pub(crate) fn show_as(&mut self, width: u32, scheme: &str) {
         let size = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", size);
@@ -143,7 +143,7 @@ impl Browser {
 
     /// Saves downloads in this directory.
     pub(crate) fn download_to(&mut self, directory: &Path) {
-        // An order to the browser, not to the page.
+        // The command is for the browser, not for the page.
         let session = self.session.take();
         let order = json!({ "behavior": "allow", "downloadPath": directory });
         self.call("Browser.setDownloadBehavior", order);

@@ -1,5 +1,5 @@
-//! What the page says beside its numbers: the age of the newest epoch, names that it can't compare
-//! with, keys counted, names cut, and where the focus is.
+//! Texts of the page other than numbers: the age of the newest epoch, names that it can't compare
+//! with, counted keys and shortened names. Also the position of the focus.
 
 use std::fs::File;
 use std::time::{Duration, SystemTime};
@@ -32,7 +32,7 @@ fn a_name_that_is_no_key_leaves_the_chart_as_it_is() {
     compare(&mut browser, " K5 ");
     browser.await_true("$('legend').children.length === 2 && $('refused').textContent === ''");
     assert_eq!(browser.evaluate("location.hash"), json!("#key=k3&vs=k5"), "as the key is written");
-    // The same in a pasted address, which also has its epochs in the wrong order.
+    // The same from a pasted address, which also has its epochs in the wrong order.
     browser.evaluate("location.hash = '#key=k3&vs=nobody&vs=k4&from=15&to=5'; 1");
     browser.await_true(&format!(
         "{is_drawn} && $('legend').textContent.includes('k4') && $('trend').ariaValueMax === '15' && !$('message').hidden"
@@ -56,7 +56,7 @@ fn the_newest_epoch_has_an_age_and_is_late_after_its_deadline() {
     let site = Site::of(&state, &[]);
     let Some(mut browser) = site.open("") else { return };
     browser.await_true("$('status').dataset.state === 'live' && /^newest epoch 20, published [0-9]+ s ago$/.test($('age').textContent)");
-    // A page that begins long after the last epoch.
+    // A page that is opened long after the last epoch.
     let log = File::options().write(true).open(state.join("public.log")).expect("a log");
     let long_ago = SystemTime::now() - Duration::from_secs(400 * 86_400);
     log.set_modified(long_ago).expect("a time");
@@ -105,7 +105,7 @@ fn keys_are_counted_and_names_stay_different_when_they_are_cut() {
     }
 }
 
-/// Links and buttons that vanish or lose their use leave the focus near where they were.
+/// If links and buttons vanish or are disabled, the focus stays near them.
 #[test]
 fn the_focus_stays_with_a_reader_without_a_mouse() {
     let lab = Lab::new();
@@ -135,6 +135,6 @@ fn the_focus_stays_with_a_reader_without_a_mouse() {
         ));
         browser.await_true(&format!("$('legend').textContent.includes('{name}')"));
     }
-    // Six keys are the most: the field is gone.
+    // Six keys are the maximum, so the field is hidden.
     browser.await_true(&format!("$('comparing').hidden && ({focused}) === 'Remove k5'"));
 }

@@ -128,7 +128,7 @@ impl PrivateAdam {
         Ok(UpdatePart::new(self.run.start, direction, scale))
     }
 
-    /// The numbers that later steps need, besides the number of steps.
+    /// Returns the state that later steps need, except the number of steps.
     pub fn save(&self) -> Vec<f64> {
         let mut all = Vec::new();
         for Block { first, second, adam, scale } in &self.blocks {
@@ -228,7 +228,7 @@ impl<'a, I: Iterator<Item = IntegerRow<'a>>> RowPieces<'a, I> {
         self.piece.len() + self.rest.clone().map(|piece| piece.len()).sum::<usize>()
     }
 
-    /// Reads the next integers as real numbers in a unit; zeros after the end.
+    /// Reads the next integers as real numbers in a unit. After the end it reads zeros.
     fn read(&mut self, unit: f64, mut reals: &mut [f64]) {
         while !reals.is_empty() {
             while self.piece.is_empty() {

@@ -131,8 +131,8 @@ fn projected(entries: &[MeasuredEntry], size: usize) -> DMatrix<f64> {
     w
 }
 
-/// Without a positive definite fit, the measured entries of the limit are the unique nearest ones
-/// of a semidefinite matrix (Appendix B.2).
+/// Without a positive definite fit, the measured entries of the limit are the unique nearest
+/// entries of a semidefinite matrix (Appendix B.2).
 #[test]
 fn ill_posed_completions_fit_as_well_as_any() {
     let pairs = [(1, 0), (2, 1), (3, 2), (3, 0)];
@@ -198,8 +198,8 @@ fn completions_are_optimal() {
     }
 }
 
-/// Splitting into connected components changes only the time: the same entries in one path give the
-/// same matrix.
+/// Splitting into connected components changes only the time: solving the same entries together
+/// gives the same matrix.
 #[test]
 fn components_are_solved_like_the_whole() {
     let mut random = ChaCha8Rng::seed_from_u64(9);

@@ -1,5 +1,5 @@
-//! A mixture of normal distributions against the one at zero: dominates Gaussian mechanisms whose
-//! records take part at random.
+//! A mixture of normal distributions against the one at zero: dominates Gaussian mechanisms in
+//! which records take part at random.
 
 use super::pair::{MAX_LOSS, Tail};
 use crate::accounting::AccountingError;

@@ -32,11 +32,11 @@
 //! - *Transforms* move r by at most ρ in the Euclidean norm, by the argument of `sum`. By Cauchy
 //!   and Schwarz the bound is off by at most ρ‖g‖. For c ≥ 1 g is negative for large k, down to
 //!   1 − c. There 0 replaces it beyond a k of our choice: an upper bound with a smaller norm.
-//! - *Aliasing.* r is cyclic with the length of a window. The window begins where g = 0, so what is
-//!   below it adds nothing. What is above it would lower the bound, unless raised values have left
-//!   a positive g there: it counts times the probability (Chernoff's bound). A value that another
-//!   one is added to is too large. That lowers the bound only where g < 0, by at most c times the
-//!   probability of R so far from there.
+//! - *Aliasing.* r is cyclic with the length of a window. The window begins where g = 0, so mass
+//!   below it adds nothing. Mass above it would lower the bound, unless raised values have left a
+//!   positive g there. That g counts times the probability of such mass (Chernoff's bound). A value
+//!   to which aliasing adds mass is too large. That lowers the bound only where g < 0, by at most c
+//!   times the probability of R so far from there.
 //!
 //! # All ε
 //! δ is convex in y = e^ε. So chords between the bounds f_i at some y_i ≥ 1 are above δ, and so is
@@ -64,11 +64,11 @@ const BEYOND: f64 = 1e-12;
 /// Width of a cell of x.
 const WIDTH: f64 = 1.0 / 128.0;
 
-/// h, in standard deviations of Z, to whose square it adds at most 0.04²/4; or in Z(1) − Z(−1), if
-/// rare values make the deviation larger than that.
+/// h, in standard deviations of Z. It adds at most 0.04²/4 to their square. If rare values make the
+/// deviation larger than Z(1) − Z(−1), the unit is this difference.
 const STEP: f64 = 0.04;
 
-/// Largest number of steps up to the largest value, and of all values of a window.
+/// Largest number of steps up to the largest value, and largest number of steps of a window.
 const REACH: f64 = (1 << 18) as f64;
 const MAX_WINDOW: usize = 1 << 21;
 
@@ -77,17 +77,17 @@ const BELOW: f64 = 24.0;
 const ABOVE: f64 = 9.0;
 
 /// Distance of the first ε, in estimated standard deviations of the loss, and the growth of later
-/// ones: a chord spreads losses over that distance.
+/// distances. A chord spreads losses over such a distance.
 const FIRST: f64 = 0.06;
 const GROWTH: f64 = 0.015;
 
-/// Largest number of ε.
+/// Maximum number of points ε.
 const POINTS: usize = 2048;
 
 /// Slopes of Chernoff's bound, times the distance from the mean to the end.
 const SLOPES: [f64; 3] = [24.0, 32.0, 48.0];
 
-/// Numbers of terms that are summed at once, so that few roundings follow each other.
+/// Number of terms that are summed at once, so that few roundings follow each other.
 const CHUNK: usize = 512;
 
 /// A discrete pair that dominates a round.
@@ -168,8 +168,8 @@ impl ReplacedAllocation {
     }
 }
 
-/// A cell of x: its first W and V, the distances to the next ones, and for the masses at its lower
-/// and its upper end (0 and 1) the parts of the numerator for W and V.
+/// A cell of x: W and V at its lower end, and their changes up to its upper end. `parts` are the
+/// terms of W and V in the numerators of the masses at the lower (0) and upper end (1).
 struct Cell {
     first: [f64; 2],
     width: [f64; 2],
@@ -181,7 +181,7 @@ struct DivergenceBound {
     mu: f64,
     bins: u64,
     cells: Vec<Cell>,
-    /// Probability of x above all cells, and below all cells.
+    /// Probability of x above all cells, which is also that of x below all cells.
     tail: f64,
     /// E[W; x above all cells].
     lost: f64,
@@ -196,7 +196,7 @@ struct Moments {
 }
 
 impl Moments {
-    /// R is hardly ever below minus this.
+    /// Returns b such that R is very rarely below −b.
     fn below(&self) -> f64 {
         self.mean.abs() + (BELOW * self.deviation).max(4.0 * self.cap)
     }
@@ -251,7 +251,7 @@ impl DivergenceBound {
         if let Some(Cell { first: [w, v], width, .. }) = self.cells.last() {
             values.push((w + width[0] - c * (v - width[1]), carried));
         }
-        // What is above goes to 0 and to infinity.
+        // The mass above all cells goes to 0 and to infinity.
         values.push((0.0, self.tail));
         (values, self.lost)
     }
@@ -307,8 +307,8 @@ impl DivergenceBound {
             g.push(sum);
             sizes.push(size);
         }
-        // Beyond which k a negative g counts as 0: from the last one down that values below the
-        // window do not reach.
+        // Beyond some k, a negative g counts as 0. The search for this k goes down from the largest
+        // index that values below the window do not reach.
         let last = (length - (below as usize).min(length) + reach as usize).min(length);
         let mut squares: f64 = g[..last].iter().map(|g| g * g).sum();
         let (mut left_out, mut kept, mut least) = (0.0, last, rounding * squares.sqrt());
@@ -328,7 +328,7 @@ impl DivergenceBound {
         let value = chunks.map(|(rest, g)| rest.iter().zip(g).map(|(r, g)| r * g).sum::<f64>()).sum();
         let size: f64 = rest[..kept].iter().zip(&sizes).map(|(r, size)| r.abs() * size).sum();
         let roundings = (2 * grid.masses.len() + CHUNK + length / CHUNK + 16) as f64;
-        // Negative g begins at k = 0 or above: another value reaches it from this far away.
+        // Negative g begins at k = 0 or above, so another value reaches it only from this distance.
         let negative = kept.saturating_sub(reach as usize);
         let down = length - negative.min(length);
         let outside = |sign: f64, end: usize| self.outside(grid, moments.mean, sign, end as f64 * grid.step);

@@ -9,12 +9,12 @@
 //! ```
 //!
 //! With c_i = ln Σ w_i(l) e^(θl) the t_i are probabilities, and errors are relative to the Chernoff
-//! bound of δ instead of to 1. Three errors are bounded; u = 2⁻⁵³.
+//! bound of δ instead of to 1. There are bounds of three errors, with u = 2⁻⁵³.
 //!
 //! **Aliasing.** A cyclic convolution of n values adds to each value of a window those that are a
 //! multiple of n·step away. So it is too large by the mass outside the window, and the window lacks
-//! that mass. With K the sum of k_i ln Σ t_i(l) e^(sl), Chernoff's bound e^(K(s) − s·end) for both
-//! ends, times max g, bounds either.
+//! that mass. With K(s) the sum of k_i ln Σ t_i(l) e^(sl), Chernoff's bound e^(K(s) − s·end) for
+//! both ends, times max g, bounds both errors.
 //!
 //! **Transforms.** A Fourier transform of n values has an error of at most F = 64u log₂ n of its
 //! result, both in the Euclidean norm (`series::fourier` has 8u (log₂ n + 1)). With φ_i the
@@ -270,8 +270,8 @@ fn outside(parts: &[Part], tilt: f64, found: Cumulants, (low, high): (f64, f64))
         let slack = 1e-12 * (moved.abs() + found.log_moment.abs() + (slope * end).abs());
         (moved - found.log_moment - slope * end + slack).exp()
     };
-    // The bound is convex in the slope. Slopes below the first can't reach OUTSIDE: double it while
-    // that helps. Rare large losses have no moments at steep slopes.
+    // The bound is convex in the slope. Slopes below the first can't reach OUTSIDE. The slope is
+    // doubled as long as the bound falls. Rare large losses have no moments at steep slopes.
     let least = |end: f64, sign: f64| {
         let first = REACH / (sign * (end - found.mean)).max(f64::MIN_POSITIVE);
         let mut best = f64::INFINITY;
@@ -291,7 +291,7 @@ pub(super) fn norm(values: &[f64]) -> f64 {
     values.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// Returns z^count by repeated squaring: fewer than 2·count roundings count.
+/// Returns z^count by repeated squaring, with fewer than 2·count roundings.
 pub(super) fn power(mut base: Complex<f64>, mut count: u64) -> Complex<f64> {
     let mut result = Complex::from(1.0);
     while count > 0 {

@@ -60,7 +60,7 @@ fn gaussian_compositions_agree_with_the_closed_form() {
     }
 }
 
-/// The source of the file names the calls that made it. Its ε are upper bounds.
+/// The head of the file of test vectors names the calls that made it. Its ε are upper bounds.
 #[test]
 fn compositions_agree_with_another_accountant() {
     for case in cases(include_str!("../../../../tests/vectors/pld.json")) {
@@ -98,7 +98,7 @@ fn many_sampled_steps_have_a_small_error_at_a_tiny_delta() {
     assert!(found.low > 1.18 && found.high < 1.19, "{found:?}");
 }
 
-/// δ of k randomised responses is a sum over the number of answers that favour one world.
+/// δ of k randomised responses is a sum over the number of answers that favour one input.
 #[test]
 fn pure_compositions_agree_with_the_binomial_law() {
     for (epsilon, count) in [(0.1_f64, 30), (1.0, 7), (3.0, 2), (0.02, 500)] {
@@ -164,7 +164,7 @@ fn single_pairs_agree_with_closed_forms() {
     }
 }
 
-/// For every position of the interval of log-ratios, the mechanism with both ends.
+/// Tests the mechanism with both ends, for every position of the interval of log-ratios.
 #[test]
 fn logistic_laws_dominate_bounded_ranges() {
     for range in [0.1_f64, 1.0, 4.0] {
@@ -182,7 +182,7 @@ fn logistic_laws_dominate_bounded_ranges() {
     }
 }
 
-/// The requirement of the lemma, at losses on, between and beyond grid values.
+/// Tests the requirement of the lemma, at losses on, between and beyond grid values.
 #[test]
 fn masses_enclose_the_divergence_at_every_loss() {
     for pair in pairs() {
@@ -203,7 +203,7 @@ fn masses_enclose_the_divergence_at_every_loss() {
     }
 }
 
-/// The convolution of few masses, without transforms, within the stated error.
+/// Compares with the direct convolution of a few masses, within the stated error.
 #[test]
 fn sums_agree_with_direct_convolution() {
     for pair in pairs() {
@@ -258,7 +258,7 @@ fn epsilon_is_monotone_in_all_parameters() {
     assert_close(all, high(DominatingPair::gaussian(sigma(1.7)).unwrap(), 3, 1e-6), 1e-12);
 }
 
-/// A selection beside measurements, against an independent sum over all outcomes.
+/// Compares a selection together with measurements with an independent sum over all outcomes.
 #[test]
 fn mixed_compositions_agree_with_quadrature() {
     let (noise, epsilon, count) = (2.0, 0.3_f64, 3);
@@ -307,8 +307,8 @@ fn an_empty_composition_has_no_loss() {
     assert_eq!(parts, composed(sampled(1.0, 0.1), 7));
 }
 
-/// One large loss in many small ones decides. Reference: dp-accounting 0.6.0 encloses the first ε
-/// by [0.0099, 0.0149], and that of ten times as many by at most 0.0471.
+/// One large loss among many small ones determines the result. Reference: dp-accounting 0.6.0
+/// bounds the first ε by [0.0099, 0.0149], and that of ten times as many steps by at most 0.0471.
 #[test]
 #[ignore = "slow"]
 fn rare_participation_costs_little() {

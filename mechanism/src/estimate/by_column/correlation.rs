@@ -12,13 +12,14 @@
 //! ```
 //!
 //! N_R and Σ_R x are the moments of a pair with the other indicator reversed, so their noise is
-//! that of a pair. To first order D moves by (1 + m²) dN_R + (m² − m_P²) dN_P − 2m dΣ_R +
-//! 2(m_P − m) dΣ_P, whose deviation is at most the sum of the four. With z deviations on each side
-//! the bounds of a hold beside the interval of q, which is widened by them.
+//! that of a pair. To first order D changes by (1 + m²) dN_R + (m² − m_P²) dN_P − 2m dΣ_R +
+//! 2(m_P − m) dΣ_P, whose deviation is at most the sum of the deviations of the four terms. The
+//! bounds of a, with z deviations on each side, hold together with the interval of q, which is
+//! widened by them.
 //!
 //! # Missing at random
 //! If column j is missing at random, i has the same mean over P and R. With s the step and B the
-//! moments of P less those of R, B_N = Σe_j + 2Σe_ie_j and B_Σ = 2Σy_ie_j are independent of the
+//! moments of P minus those of R, B_N = Σe_j + 2Σe_ie_j and B_Σ = 2Σy_ie_j are independent of the
 //! moments of i, so under this hypothesis
 //!
 //! ```text
@@ -42,12 +43,12 @@ pub const CONTRADICTION: f64 = 4.0;
 
 pub(super) const ALL_CORRELATIONS: Interval = Interval { lower: -1.0, upper: 1.0 };
 
-/// Knowledge of the correlation of two columns.
+/// What is known about the correlation of two columns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PairCorrelation {
     /// The estimate.
     Shown(f64),
-    /// A variance does not stand out of its noise.
+    /// A variance is too small relative to its noise.
     Hidden,
     /// The quotient of covariance and deviations is beyond ±1 by more than its noise: the rows of
     /// the pair are unlike those of its columns.
@@ -117,7 +118,7 @@ impl ColumnwiseMoments<'_> {
         pairs.filter(|(i, j)| i != j).any(|(i, j)| self.mean_depends_on(i, j, heaviest).unwrap_or(false))
     }
 
-    /// Whether the mean of a column is another one where `other` is missing.
+    /// Whether a column has another mean in the rows without `other`.
     fn mean_depends_on(&self, column: usize, other: usize, heaviest: f64) -> Option<bool> {
         if self.second() != SecondMoment::Full {
             return None;
@@ -136,10 +137,11 @@ impl ColumnwiseMoments<'_> {
     }
 
     /// Returns the estimated correlation of two columns and its interval if values are missing at
-    /// random: all ρ from which the estimate is at most z standard deviations of its noise away, to
-    /// first order and at that ρ. There is no estimate, and the interval is [−1, 1], unless both
-    /// variances are clear; then z is that given that they are, as for [rows without missing
-    /// values](crate::estimate::intervals). `None` if too few rows have both columns.
+    /// random. The interval holds all ρ for which the estimate is at most z standard deviations of
+    /// its noise away, to first order and at that ρ. There is no estimate, and the interval is
+    /// [−1, 1], unless both variances are clear. If they are, z is conditional on that, as for
+    /// [rows without missing values](crate::estimate::intervals). `None` if too few rows have both
+    /// columns.
     pub fn correlation_at_random(
         &self,
         i: usize,
@@ -162,8 +164,8 @@ impl ColumnwiseMoments<'_> {
         }
         let moments = self.pair(i, j)?;
         let (mean, _) = moments.noisy().estimates().ok()?;
-        // The noise of the covariance at the correlation ρ, and that of the variances, as if
-        // independent: they share no large part.
+        // The noise of the covariance at the correlation ρ, and that of the variances, treated as
+        // independent: most of the noise of each is its own.
         let noise = |correlation: f64| {
             let at = correlation * deviations;
             let product = moments.noisy().covariance_noise(at, (mean[0], mean[1]), false) / deviations;
@@ -201,7 +203,7 @@ impl ColumnwiseMoments<'_> {
     }
 }
 
-/// The ρ that are no further below and above the estimate than the reaches at ρ.
+/// The interval of ρ whose distance from the estimate is at most the reach at ρ.
 fn score(estimate: f64, reaches: impl Fn(f64) -> (f64, f64)) -> Interval {
     // The noise is not a square root of a polynomial in ρ, so the ends are found by halving.
     const HALVINGS: usize = 32;

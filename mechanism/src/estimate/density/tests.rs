@@ -63,8 +63,8 @@ fn both_divergences_name_their_first_density() {
     assert_eq!(truth.divergence_from(&away), Some(2.0));
 }
 
-/// The truth's expected score exceeds the estimate's by KL(truth ‖ estimate): within 6 standard
-/// errors of 100,000 differences, each of a deviation below 3.
+/// The truth's expected score exceeds the estimate's by KL(truth ‖ estimate). The test allows 6
+/// standard errors of 100,000 differences, each of a deviation below 3.
 #[test]
 fn held_out_rows_lose_the_divergence() {
     use rand::SeedableRng;
@@ -101,9 +101,9 @@ fn invalid_densities_are_refused() {
     check(1, &[f64::INFINITY], 1, DensityError::OutOfRange);
 }
 
-/// Of 200,000 points all first and second moments lie within 6 standard errors of the
-/// density's, and so do fourth ones along the axes, whose variance is 96: a false alarm has a
-/// probability below 10⁻⁷.
+/// All first and second moments of 200,000 points lie within 6 standard errors of the density's.
+/// So do fourth moments along the axes, whose variance is 96. A false alarm has a probability
+/// below 10⁻⁷.
 #[test]
 fn samples_have_the_moments_of_the_density() {
     let mean = DVector::from_row_slice(&[1.0, -2.0, 0.5]);

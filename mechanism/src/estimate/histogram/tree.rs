@@ -42,7 +42,8 @@ pub(super) struct NoiseTree {
     pub(super) total_variance: f64,
 }
 
-/// Returns the share of its noise that an estimate takes from an observation.
+/// Returns the weight of an observation with the variance `own`, if the estimate without it has
+/// this `variance`.
 fn gain(variance: f64, own: f64) -> f64 {
     if variance > 0.0 { variance / (variance + own) } else { 0.0 }
 }

@@ -4,17 +4,18 @@
 //! away, to first order and at that ρ: with A = 1/(σᵢσⱼ), B = −ρ/(2σᵢᵢ) and C = −ρ/(2σⱼⱼ), the
 //! error of ρ̂ is A dσᵢⱼ + B dσᵢᵢ + C dσⱼⱼ.
 //!
-//! **Given that it is shown.** A correlation is shown if both variances exceed [`CLEAR`]·z
-//! deviations of their noise, so that the interval of each reaches at most half of it. Otherwise
-//! nothing is said, and the interval is [−1, 1].
+//! **Conditional on being shown.** A correlation is shown if both variances exceed [`CLEAR`]·z
+//! deviations of their noise, so that the half-width of the interval of each is at most half of it.
+//! Otherwise there is no estimate, and the interval is [−1, 1].
 //!
 //! - The rule depends on the variances alone, not on the covariance. A rule that hides intervals
 //!   for being wide, or all of [−1, 1], shows estimates far from 0 and hides those near 0.
-//! - Noise has a say in the rule: it shows variances that are too large by chance, with estimates
-//!   too close to 0. Both variances are therefore selecting numbers, as the count is
-//!   ([`selection`](crate::estimate::selection)), and z is that of a restricted normal law, with a
-//!   limit: without one, an interval close above the threshold would be all of [−1, 1] if the
-//!   estimate is near 0, and not if it is far from 0. The errors of ρ̂ and σ̂ᵢᵢ have the covariance
+//! - The rule depends on noise: it shows variances that are too large by chance, with estimates too
+//!   close to 0. Like the count, both variances therefore select
+//!   ([`selection`](crate::estimate::selection)). So z is a quantile of a truncated normal law,
+//!   and it is bounded. Without the bound, an interval just above the threshold would be all of
+//!   [−1, 1] if the estimate is near 0, and narrower if it is far from 0. The errors of ρ̂ and σ̂ᵢᵢ
+//!   have the covariance
 //!
 //! ```text
 //! (B τ₂² + 2τ₁² mᵢ (A mⱼ + 2B mᵢ) + τ₀² (mᵢ² − σᵢᵢ) (A mᵢmⱼ + B mᵢ² + C mⱼ²)) / n²
@@ -24,8 +25,8 @@
 //!
 //! - All of this is of first order. The relative noise of a variance is at most 1/(2z) by the
 //!   rule, a quarter at 95 %. The first term that is left out is ρ/8 times the square of the
-//!   difference of both relative errors, at most 0.016ρ on average, beside a noise of ρ̂ of at
-//!   least 0.18 at the threshold.
+//!   difference of both relative errors, at most 0.016ρ on average. The noise of ρ̂ is at least
+//!   0.18 at the threshold.
 
 use super::{Interval, IntervalSubject, MomentIntervals, UNIT, settle};
 use crate::estimate::selection::{Selection, hybrid_quantiles};
@@ -36,9 +37,9 @@ use std::f64::consts::SQRT_2;
 pub(in crate::estimate) const CLEAR: f64 = 2.0;
 
 impl MomentIntervals<'_> {
-    /// Returns the estimated correlation of two columns and its interval. There is no estimate, and
-    /// the interval is [−1, 1], if a variance does not stand out of its noise. `None` if there is
-    /// no such pair or if only diagonal moments are known.
+    /// Returns the estimated correlation of two columns and its interval. If a variance is too
+    /// small relative to its noise, there is no estimate, and the interval is [−1, 1]. `None` if
+    /// there is no such pair or if only diagonal moments are known.
     pub fn correlation(&self, i: usize, j: usize) -> Option<(Option<f64>, Interval)> {
         self.entry(i, j)?;
         if i == j {
@@ -128,7 +129,7 @@ impl MomentIntervals<'_> {
         second.hypot(noise.first * sums).hypot(noise.count * ratio) / self.moments.count()
     }
 
-    /// How far an error of the count moves ρ̂, over n̂.
+    /// Change of ρ̂ for an error of the count, times n̂.
     fn correlation_slope(&self, i: usize, j: usize, correlation: f64) -> f64 {
         let [a, b, c] = self.correlation_derivatives(i, j, correlation);
         let means = (self.mean[i], self.mean[j]);
@@ -136,7 +137,7 @@ impl MomentIntervals<'_> {
     }
 }
 
-/// The ρ with estimate − ρ = ±z √variance(ρ), for a variance that is quadratic in ρ.
+/// The values ρ that solve estimate − ρ = ±z √variance(ρ), for a variance quadratic in ρ.
 fn score(z: f64, estimate: f64, variance: impl Fn(f64) -> f64) -> Interval {
     let (at_minus, at_zero, at_one) = (variance(-1.0), variance(0.0), variance(1.0));
     let (radius, z) = (z, z * z);
@@ -221,10 +222,11 @@ mod tests {
         counts
     }
 
-    /// Near the threshold noise decides which correlations are shown. They hold their level all the
-    /// same, and so do the narrower ones among them: shares are at most 5.2 standard errors below
-    /// it, a false alarm of 10⁻⁷ for each of 48 comparisons at most. Hiding the widest intervals
-    /// from a lower threshold on held in 80 % of some of these settings.
+    /// Near the threshold, noise decides which correlations are shown. The shown ones still have
+    /// their nominal coverage, and so have the narrower ones among them. Coverage may be at most
+    /// 5.2 standard errors lower: a false alarm of probability 10⁻⁷ for each of at most 48
+    /// comparisons. In some of these settings, a lower threshold that hides the widest intervals
+    /// covered only 80 %.
     #[test]
     fn shown_correlations_hold_given_that_noise_selects_them() {
         let mut seed = 0;

@@ -37,8 +37,8 @@ impl ScatteredKey<'_> {
 
 impl ScatteredRows {
     /// Adds rows of `width` values; `keys` has the key of each. Gives the sums of every key that
-    /// has rows, perhaps several times. Returns false, and adds nothing, if another way is faster:
-    /// rows are wide, or keys have few of them.
+    /// has rows, perhaps several times. Returns false, and adds nothing, if another way is faster
+    /// because rows are wide, or keys have few rows.
     pub(super) fn add(
         &mut self,
         keys: &[u32],

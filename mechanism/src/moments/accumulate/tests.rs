@@ -1,4 +1,4 @@
-//! Sums are exact, key by key.
+//! Tests that sums are exact, key by key.
 
 use super::super::SecondMoment::{Diagonal, Full};
 use super::super::{Clipper, RecordError, SecondMoment};
@@ -8,7 +8,7 @@ use num_bigint::BigInt;
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 
-/// ζ = 2²⁰ makes the grid the integers.
+/// With ζ = 2²⁰, one unit of the grid is 1.
 fn quantised(dimension: usize, records: &[f64]) -> QuantisedRows {
     let mut rows = QuantisedRows::new(dimension);
     Clipper::unscaled(dimension, 1048576.0).unwrap().quantise_all(records, &mut rows).unwrap();
@@ -139,7 +139,7 @@ fn rows_one_by_one_are_exact_beyond_a_block() {
         let rows = quantised(2, &[0.0, f64::from(length)].repeat(2 * (2 * BLOCK_ROWS + 1)));
         let keys: Vec<u32> = (0..rows.len() as u32).map(|row| row % 2).collect();
         let mut accumulators = Accumulators::new(layout);
-        // Too few for a sort.
+        // Too few rows to be sorted.
         for start in (0..rows.len()).step_by(PENDING_ROWS) {
             let run = start..rows.len().min(start + PENDING_ROWS);
             accumulators.add_rows(&keys[run.clone()], &rows, run).unwrap();

@@ -1,4 +1,4 @@
-//! Fast rounds equal the definition.
+//! Tests that fast rounds give the results of the definition.
 
 use super::*;
 use chacha20::ChaCha20Rng;

@@ -134,7 +134,7 @@ impl registers::Lanes for Correlate<'_> {
 
     #[inline(always)]
     fn run(self) {
-        // The grid's own units are the common case and need no shifts.
+        // The grid's own units are the common case. Without shifts they are faster.
         match self.coarse_bits {
             0 => self.in_units(0),
             coarse_bits => self.in_units(coarse_bits),
@@ -218,8 +218,8 @@ mod tests {
         Buffered::new(format!("blt:{}", parameters.count()).parse().unwrap(), parameters.rounded()).unwrap()
     }
 
-    /// `R_t − L_t(u)` in units of the grid. As z = u + R, it is z minus C u; the encoder multiplies
-    /// by C.
+    /// `R_t − L_t(u)` in units of the grid. Because z = u + R, it equals z − C u, and the encoder
+    /// multiplies by C.
     fn errors(strategy: &Buffered, coarse_bits: u32, rows: &[Vec<i64>]) -> (Vec<f64>, f64) {
         let mut correlator = strategy.correlator(COORDINATES, coarse_bits);
         let mut encoder = strategy.encoder(COORDINATES);
@@ -240,8 +240,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// On any path, not only likely ones: u is as large as the range allows, and has one sign
-        /// for a while.
+        /// Tests unlikely paths too: u is as large as the range allows, and has one sign for
+        /// several steps.
         #[test]
         fn rounding_stays_within_its_bound(
             buffers in prop::collection::vec((0.01f64..0.9999, 0.001f64..0.1), 1..9),

@@ -17,8 +17,9 @@
 //! ```
 //!
 //! F is the smallest for which this is at most 2⁻²⁸ squared units of x. The sensitivity of a count
-//! then grows by less than one part in ten thousand, and those of sums of records, whose units are
-//! finer, negligibly. More bits would reduce the range: sums must stay below 2^(127−F).
+//! then grows by less than one part in ten thousand. The sensitivities of sums of records, whose
+//! units are finer, grow much less. More bits would reduce the range: sums must stay below
+//! 2^(127−F).
 //!
 //! *Delay line.* Its numbers have the same units. A buffer rounds a second product, with the number
 //! of its phase, and inherits the error of that number (`periodic`).
@@ -49,7 +50,7 @@ use zeroize::Zeroizing;
 
 const STATE_VERSION: u64 = 1;
 
-/// Largest squared deviation accepted if more bits can avoid it.
+/// Maximum squared deviation, unless more than [`MAX_BITS`] would be needed.
 const ACCEPTED: f64 = 1.0 / (1u64 << 28) as f64;
 
 /// Maximum number of fractional bits of a buffer: inputs of at most 1 then fit a 64-bit integer.
@@ -65,7 +66,7 @@ pub(super) struct BufferedEncoder<const B: usize> {
     buffers: Zeroizing<Vec<[i128; B]>>,
     /// Upper bound of the magnitudes of each phase of the delay line; empty without one.
     delay_magnitudes: Zeroizing<Vec<u128>>,
-    /// Phase by phase, the numbers of all coordinates.
+    /// The numbers of all coordinates, phase by phase.
     delays: Zeroizing<Vec<i128>>,
 }
 
@@ -202,7 +203,7 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
     }
 }
 
-/// A step of all coordinates. Additions to `y` are modulo 2¹²⁸; nothing else overflows, by
+/// A step of all coordinates. Additions to `y` are modulo 2¹²⁸. No other operation overflows, by
 /// [`BufferedEncoder::next_magnitudes`]. For 64-bit `x` a product takes a single instruction.
 struct TakeStep<'a, const B: usize, X> {
     step: &'a BufferStep,
@@ -414,13 +415,13 @@ pub(super) fn inverse_complements(buffers: &[ExponentialBuffer]) -> Vec<f64> {
     complements.iter().copied().zip(ends).map(root).collect()
 }
 
-/// The inverted recursion `x_t = (y_t − Σ_j r_j)/g_t`, with the encoder's coefficients and number
+/// Inverts the recursion: `x_t = (y_t − Σ_j r_j)/g_t`, with the encoder's coefficients and number
 /// of buffers.
 pub(super) struct BufferedDecoder<const B: usize> {
     strategy: Buffered,
     steps: u64,
     buffers: Vec<[f64; B]>,
-    /// Phase by phase, the numbers of all coordinates.
+    /// The numbers of all coordinates, phase by phase.
     delays: Vec<f64>,
 }
 

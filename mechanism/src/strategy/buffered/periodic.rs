@@ -12,16 +12,16 @@
 //!
 //! *Delay line.* The columns of the best C under (k, b)-participation are orthogonal at lags of
 //! multiples of b (the dual in `optimize` has a multiplier of either sign for each such overlap).
-//! They fall slowly up to lag b and change sign there. Buffers alone can't do this. The delay line
-//! d has one number for each phase. It subtracts from a step what earlier steps of its phase have
-//! left: `C = T V G` with the matrix T of the buffers, the gains G, and a V between steps of one
-//! phase. V removes overlaps at multiples of the gap, T keeps the sums of all phases.
+//! They decrease slowly up to lag b and change sign there. Buffers alone can't do this. The delay
+//! line d has one number for each phase. It subtracts from a step the remainder of earlier steps of
+//! its phase: `C = T V G` with the matrix T of the buffers, the gains G, and a V between steps of
+//! one phase. V removes overlaps at multiples of the gap, T keeps the sums of all phases.
 //!
 //! *Exact.* g, `g v` and `g α` are multiples of 2⁻⁴⁰; θ, v and β are multiples of 2⁻⁶⁴. These
-//! integers are the strategy. A column is computed from them entry by entry; its entries are within
-//! a share of those of the same column with `+ d_p` in place of `− d_p`. None of its terms is
-//! negative. A step rounds each term at most five times, so after n steps the share is below
-//! `(n + 8) 2⁻⁵⁰`. The sensitivity to a participation comes from the whole matrix.
+//! integers are the strategy. A column is computed from them entry by entry. Compare it with the
+//! column that has `+ d_p` in place of `− d_p`, whose terms are all at least 0. A step rounds each
+//! term at most five times, so after n steps the error of an entry is below the share
+//! `(n + 8) 2⁻⁵⁰` of that column. The sensitivity to a participation comes from the whole matrix.
 
 use super::steps::{BufferStep, DelayStep, ROOM};
 use super::variable::{logistic, shares};
@@ -31,7 +31,7 @@ use libm::exp;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Largest number of cells of a gap, each with a value of its own.
+/// Maximum number of parts of a gap with values of their own.
 const MAX_CELLS: usize = 4096;
 
 /// Buffers for records that take part every `gap` steps.
@@ -62,8 +62,8 @@ pub struct PeriodicCurve {
     /// Coefficients of B-splines, as in [`VariableBuffer`](super::VariableBuffer). All curves of a
     /// strategy have the same number, 4 to 256, each between −40 and 40.
     pub ends: Vec<f64>,
-    /// Values between −40 and 40 for equal parts of the gap, from its first step on; at most one
-    /// for each step, and none for a curve that does not depend on the phase.
+    /// Values between −40 and 40 for equal parts of the gap, from its first step on. There is at
+    /// most one for each step; a curve that does not depend on the phase has no values.
     pub phases: Vec<f64>,
 }
 

@@ -20,7 +20,7 @@ use super::variable::Variable;
 use super::{BufferedParameters, Buffers, ExponentialBuffer, MAX_BUFFERS, PowerLawBuffer, TWO_40, TWO_64};
 use libm::{exp, log, log1p, pow};
 
-/// Room for buffers; those beyond the number in use are 0.
+/// Capacity for buffers; the coefficients of unused ones are 0.
 pub(super) const ROOM: usize = MAX_BUFFERS as usize;
 
 const EXACT_TERMS: u64 = 24;
@@ -91,7 +91,7 @@ impl BufferCoefficients {
         }
     }
 
-    /// Whether no diagonal entry of C rounds to 0. Those of the other kinds never do.
+    /// Whether no diagonal entry of C rounds to 0. Only those of the power law can.
     pub(super) fn are_invertible(&self) -> bool {
         match self {
             Self::Variable(variable) => !variable.gains.contains(&0),
@@ -116,7 +116,7 @@ impl BufferCoefficients {
 }
 
 impl BufferStep {
-    /// The real values; exact except for decays below 2⁻¹¹.
+    /// Returns the real values. They are exact except for decays below 2⁻¹¹.
     pub(super) fn real(&self) -> RealStep {
         RealStep {
             gain: self.gain as f64 / TWO_40,
@@ -140,8 +140,8 @@ fn constant(buffers: &[ExponentialBuffer]) -> BufferStep {
 }
 
 /// Every factor is lowered by more than its rounding error, so that it is rounded down. The error
-/// of `exp(−b ln(1 + 1/t))` is below `2⁻⁵² (1 + 2b/t)`, that of a power a few units in the last
-/// place.
+/// of `exp(−b ln(1 + 1/t))` is below `2⁻⁵² (1 + 2b/t)`, and that of a power is a few units in the
+/// last place.
 fn power_law(buffers: &[PowerLawBuffer], horizon: Option<u64>, t: u64) -> BufferStep {
     let time = t as f64;
     let gain = down(1.0 / norm_bound(buffers, horizon, t), 4.0);

@@ -1,4 +1,4 @@
-//! Tests of the engine against dense matrices, exact integers and reference vectors.
+//! Tests the encoders and decoders against dense matrices, exact integers and reference vectors.
 
 use super::*;
 use crate::strategy::conformance;
@@ -30,7 +30,7 @@ fn power_law(horizon: Option<u64>, buffers: &[(f64, f64, f64)]) -> Buffered {
     Buffered::new("power-law:1".parse().unwrap(), BufferedParameters { horizon, buffers }).unwrap()
 }
 
-/// Buffers whose curves swing, by `turns` over the horizon.
+/// Buffers with oscillating curves, with `turns` over the horizon.
 fn variable(horizon: u64, buffers: usize, knots: usize, turns: f64) -> Buffered {
     let curve = |level: f64, size: f64| -> Vec<f64> {
         (0..knots).map(|knot| level + size * (turns * knot as f64 / knots as f64).sin()).collect()
@@ -44,7 +44,7 @@ fn variable(horizon: u64, buffers: usize, knots: usize, turns: f64) -> Buffered 
     Buffered::new("variable-blt:1".parse().unwrap(), parameters).unwrap()
 }
 
-/// Buffers that swing with the phase too, perhaps with a delay line.
+/// Buffers that oscillate with the phase too, and a delay line if `delay`.
 fn periodic(horizon: u64, buffers: usize, gap: u32, cells: usize, delay: bool) -> Buffered {
     let curve = |level: f64, size: f64, cells: usize| PeriodicCurve {
         ends: (0..5).map(|knot| level + size * (2.0 * f64::from(knot)).sin()).collect(),
@@ -308,7 +308,7 @@ fn row_norms_keep_their_digits_over_a_million_steps() {
     }
 }
 
-/// The norms of rows of windows that have slid far are those of their entries, computed one by one.
+/// The norms of late rows of windows equal those of their entries, computed one by one.
 #[test]
 fn row_norms_of_windows_are_those_of_their_entries() {
     let law = power_law(None, &TWO_POWERS);
@@ -364,8 +364,8 @@ proptest! {
     }
 }
 
-/// Inputs up to the limit never leave the range, for any number of steps. Far larger ones are
-/// refused, leave the state unchanged, and are refused again after a restart.
+/// Inputs up to the limit never leave the range, for any number of steps. Inputs far above it are
+/// refused and leave the state unchanged. A restored encoder refuses them too.
 #[test]
 fn sums_stay_in_range() {
     for strategy in [

@@ -1,4 +1,4 @@
-//! Coefficients that vary with time: as many buffers as a BLT, and columns of norm 1.
+//! Coefficients that vary with time: the same number of buffers as a BLT, and columns of norm 1.
 //!
 //! ```text
 //! C[t,i] = g_i (δ_ti + Σ_j v_j(i) Π_(i<l<t) θ_j(l)),    g_i > 0: column i has norm 1

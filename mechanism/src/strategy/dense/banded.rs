@@ -10,8 +10,8 @@
 //! Take any U ⪰ 0 that is 0 within the bands off the diagonal. A feasible X is 0 outside the bands
 //! and at most 1 on the diagonal, so `⟨U, X⟩ ≤ tr U`. And `tr(V X⁻¹) + ⟨U, X⟩ ≥ 2 T` with
 //! `T = ‖A U^(1/2)‖_*` for all X ≻ 0. With the best scale of U, `tr(V X⁻¹) ≥ T²/tr U`: a bound for
-//! every banded C. At the optimum `U = X⁻¹VX⁻¹` is such a U and attains it. Where the descent ends,
-//! this U is cut and shifted to satisfy both conditions.
+//! every banded C. At the optimum `U = X⁻¹VX⁻¹` is such a U and attains it. At the end of the
+//! descent, this U is cut and shifted to satisfy both conditions.
 //!
 //! # Descent
 //! Limited-memory descent (L-BFGS; Nocedal and Wright, Numerical Optimization, 2006, algorithms 7.4
@@ -34,7 +34,7 @@ use std::num::NonZeroU32;
 /// Longest horizon of the best banded strategy: an iteration takes about n³ operations.
 const MAX_BANDED_OPTIMAL_HORIZON: u64 = 2048;
 
-/// Longest horizon for which it takes seconds.
+/// Longest horizon for which it takes only seconds.
 const COMPARED_STEPS: u64 = 128;
 
 const ITERATIONS: usize = 500;
@@ -63,11 +63,11 @@ pub(in crate::strategy) static BANDED_OPTIMAL: Kind = Kind {
 
 /// The best banded strategy found, and a bound of its distance from the optimum.
 struct BandedOptimum {
-    /// C itself. It is stored, because a descent may end at other last digits on another machine.
+    /// C itself. It is stored, because on another machine a descent may end with other last digits.
     strategy: Dense,
     /// Squared norm of the longest column of C times `‖AC⁻¹‖²`.
     objective: f64,
-    /// Lower bound of the objective of any C with as many bands.
+    /// Lower bound of the objective over all C with the same number of bands.
     lower_bound: f64,
 }
 
@@ -185,7 +185,7 @@ impl BandedObjective {
         self.positions().map(|(t, i)| (gram[(t, t)] * inverse[i]).sqrt()).collect()
     }
 
-    /// The bound of the dual, lowered by `n ε` of it for rounding.
+    /// The bound of the dual, lowered by a share `n ε` for rounding.
     fn lower_bound(&self, c: &Mat<f64>) -> f64 {
         let steps = self.steps();
         let mut half = self.decoder_gram(c);
@@ -221,7 +221,7 @@ const MEMORY: usize = 20;
 /// The descent stops when a quadratic model predicts no larger gain than this.
 const TOLERANCE: f64 = 1e-13;
 
-/// Minimum gain of a step, as a share of what the slope predicts.
+/// Minimum gain of a step, as a share of the gain that the slope predicts.
 const SUFFICIENT: f64 = 1e-4;
 
 const HALVINGS: usize = 40;
@@ -229,7 +229,7 @@ const HALVINGS: usize = 40;
 /// A step and the change of the gradient along it.
 type CurvaturePair = (Vec<f64>, Vec<f64>);
 
-/// Descends from `start` until no gain is predicted, no step gains anything, or `iterations` are
+/// Descends from `start` until no gain is predicted, no step reduces the value, or `iterations` are
 /// done. `evaluate` returns the value and the gradient.
 pub(super) fn descend(
     start: Vec<f64>,
@@ -262,7 +262,7 @@ pub(super) fn descend(
     point
 }
 
-/// Skips pairs along which the gradient does not grow: they would spoil the model.
+/// Skips pairs along which the gradient does not grow: with them the model would not be convex.
 fn remember(memory: &mut VecDeque<CurvaturePair>, step: Vec<f64>, change: Vec<f64>) {
     if dot(&step, &change) > f64::EPSILON * dot(&change, &change) {
         memory.push_front((step, change));
@@ -312,7 +312,7 @@ mod tests {
         banded_optimal(NonZeroU32::new(bands).unwrap(), &workload.parse().unwrap(), steps).unwrap()
     }
 
-    /// Values of another implementation; with all bands, the certified optimum of all C.
+    /// Compares with another implementation, and with the certified optimum for all bands.
     #[test]
     fn optima_are_certified_and_agree_with_known_values() {
         let check = |bands, workload, steps, expected: f64| {

@@ -3,10 +3,10 @@
 //! DP-λCGD (arXiv 2601.22334); there columns have norm 1, as in the `normalized-…` form.
 //!
 //! With coefficients d of C⁻¹, `d_0 = 1`, those of C are `c = 1/d`, and those of the decoder are
-//! `a ∗ d`. So the loss is `s² Σ_j w_j (a ∗ d)_j²`. `w_j` is the sum of 1 over the squared divisors
-//! of rows j and later, and the sum a quadratic form of b × b numbers. The squared sensitivity s²
-//! is that of |c| for the pattern that starts first, `‖Σ_(m<k) x^(mg) |c|‖²`. The derivative of c
-//! by `d_k` is `−c ∗ c` shifted by k steps.
+//! `a ∗ d`. So the loss is `s² Σ_j w_j (a ∗ d)_j²`, where `w_j` is the sum of 1 over the squared
+//! divisors of rows j and later. The sum is a quadratic form of b × b numbers. The squared
+//! sensitivity s² is that of |c| for the pattern that starts first, `‖Σ_(m<k) x^(mg) |c|‖²`. The
+//! derivative of c by `d_k` is `−c ∗ c` shifted by k steps.
 //!
 //! *Fractional roots*, γ-BIFR (arXiv 2605.18379): C⁻¹ has the first b coefficients of the power −γ
 //! of the workload, with the best γ between 0 and 1. γ = 1/2 is the inverse square root. For prefix
@@ -28,14 +28,14 @@ use crate::{
 
 const ITERATIONS: usize = 500;
 
-/// Largest product of horizon and bands for which a search takes seconds.
+/// Maximum product of horizon and bands for which a search takes only seconds.
 const COMPARED_WORK: u64 = 1 << 18;
 
 /// The same for a search over roots, which computes the loss about a hundred times.
 const COMPARED_ROOT_WORK: u64 = 1 << 22;
 
-/// Number of degrees that a search over roots tries first, and of divisions of the interval around
-/// the best.
+/// Number of degrees that a search over roots tries first, and number of divisions of the interval
+/// around the best.
 const SCANNED: u32 = 16;
 const SECTIONS: usize = 30;
 
@@ -144,7 +144,7 @@ fn best(
 struct InverseObjective {
     steps: usize,
     schedule: ParticipationSchedule,
-    /// The first coefficients of the workload, divided by the very first.
+    /// The first coefficients of the workload, divided by the first one.
     first: Vec<f64>,
     /// `Σ_j w_j a_(j−k) a_(j−l)`, row by row.
     quadratic: Vec<Vec<f64>>,
@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Two bands have one coefficient, and a scan of it finds nothing better.
+    /// With two bands there is one free coefficient. A scan of it finds no smaller loss.
     #[test]
     fn no_single_correlation_is_better() {
         for (workload, participation) in [("prefix", "1"), ("prefix", "5x20"), ("average", "1")] {

@@ -3,10 +3,11 @@
 //!
 //! C is scaled so that its longest column has norm 1, and rounded to integers in units of
 //! 2^-[`COEFFICIENT_BITS`]. These integers are the C that runs, is evaluated and is stored. Scaling
-//! C changes no error: the decoder scales inversely.
+//! C does not change errors, because the decoder scales inversely.
 //!
-//! Memory: all earlier rows, 16 bytes per coordinate and row in the encoder and 8 in the decoder;
-//! only the last b − 1 rows if C has b bands. A step takes one multiplication per row kept.
+//! Memory: all earlier rows, 16 bytes per coordinate and row in the encoder and 8 in the decoder.
+//! If C has b bands, only the last b − 1 rows are kept. A step takes one multiplication per kept
+//! row.
 //!
 //! # Encoding and decoding
 //! The encoder computes `C x` exactly in integers modulo 2¹²⁸ (see [`Encoder`]), the decoder `C⁻¹
@@ -321,7 +322,7 @@ mod tests {
     use nalgebra::DMatrix;
     use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
 
-    /// Any signs below a dominant diagonal, with any number of bands.
+    /// Entries of any sign below a dominant diagonal, with any number of bands.
     fn lower(steps: usize, bands: usize, seed: f64) -> DMatrix<f64> {
         let entry = |t: usize, i: usize| ((t * 31 + i * 17) as f64 * seed).sin() / (t - i + 1) as f64;
         DMatrix::from_fn(steps, steps, |t, i| match t.checked_sub(i) {

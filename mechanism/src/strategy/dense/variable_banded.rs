@@ -10,8 +10,8 @@
 //!
 //! A window of any length behaves like one of a few epochs, and a long stream differs from a
 //! shorter one only by equal rows between its ends. So a fit uses a short stream of short windows,
-//! whose middle rows weigh as much as all rows of the long one. It evaluates n × n matrices for the
-//! length n of the short stream, so it takes the same few seconds at any horizon.
+//! whose middle rows have the weight of all middle rows of the long stream. It evaluates n × n
+//! matrices for the length n of the short stream, so it takes the same few seconds at any horizon.
 
 use super::banded::{BandedObjective, descend};
 use super::root::refusal;
@@ -57,11 +57,11 @@ pub(in crate::strategy) static VARIABLE_BANDED: Kind = Kind {
     ..Kind::new("variable-banded", "b bands that vary near both ends, fitted: for windows, near the best C")
 };
 
-/// Returns enough bands for a window: three for each of its epochs, and one more, but no more than
-/// the columns of one entity can have without overlaps.
+/// Returns a sufficient number of bands for a window: three for each of its epochs, and one more,
+/// but not more than the columns of one entity can have without overlaps.
 ///
 /// # Errors
-/// The reason why there are none for the purpose.
+/// Returns the purposes for which there are such bands if this one is not among them.
 pub(in crate::strategy) fn bands_for_window(purpose: &Purpose) -> Result<StrategyName, &'static str> {
     let (Workload::Window(length) | Workload::WindowMean(length)) = &purpose.workload else {
         return Err("for windows");
@@ -79,28 +79,28 @@ pub(in crate::strategy) fn bands_for_window(purpose: &Purpose) -> Result<Strateg
     }
 }
 
-/// Coefficients of a curve.
+/// Number of coefficients of a curve.
 const KNOTS: usize = 6;
 
 /// Length of a scaled end, in windows.
 const REACH: u64 = 8;
 
-/// Longest stream that is fitted directly. For workloads other than windows, the longest stream.
+/// Longest stream that is fitted directly, and longest stream for workloads other than windows.
 const DIRECT_STEPS: u64 = 256;
 const MAX_OTHER_STEPS: u64 = 512;
 
-/// The window that stands for longer ones, and the longest stream of a fit, in windows: two ends,
-/// and a middle that is far from both.
+/// Length of the window that represents longer ones, and the longest stream of a fit, in windows:
+/// two ends, and a middle that is far from both.
 const SHORT_WINDOW: u64 = 12;
 const MAX_WINDOWS: u64 = 20;
 
-/// Largest number of windows that the short stream stands for. More would distort λ: the middle of
-/// a stream of [`MAX_WINDOWS`] windows is not quite that of a long one.
+/// Largest number of windows that the short stream represents. A larger number would distort λ: the
+/// middle of a stream of [`MAX_WINDOWS`] windows differs a little from that of a long one.
 const MAX_REPRESENTED: u64 = 60;
 
 const ITERATIONS: usize = 150;
 
-/// Weight of a penalty that keeps curves small where the loss does not determine them.
+/// Weight of a penalty that keeps curves small if the loss does not determine them.
 const RIDGE: f64 = 1e-6;
 
 /// λ times the length of the window, at the start.
@@ -183,7 +183,7 @@ fn value(name: &StrategyName, purpose: &Purpose, bands: &VariableBands) -> Resul
     })
 }
 
-/// A short stream that stands for the one of the fit.
+/// A short stream that represents the stream of the fit.
 struct ShortStream {
     workload: Workload,
     steps: u64,

@@ -74,7 +74,7 @@ pub enum ClaimKind {
     Exact,
     /// Attained by records of dimension 1, and not valid for vectors.
     ExactForScalars,
-    /// No neighbouring streams exceed it; perhaps none attain it.
+    /// Neighbouring streams never exceed it. They may not attain it.
     UpperBound(SensitivityBound),
 }
 
@@ -89,7 +89,7 @@ pub enum SensitivityBound {
     Grothendieck,
     /// `|π|·‖C_π‖₂²`.
     Spectral,
-    /// Each participation is paired with the earlier ones that it could overlap most with.
+    /// Each participation is paired with the earlier ones with which its overlap can be largest.
     EarlierPartners,
     /// A larger C, with non-negative, non-increasing coefficients.
     Majorised,
@@ -133,7 +133,7 @@ impl fmt::Display for SensitivityBound {
 /// of `dimension` coordinates each, are zeroed out.
 ///
 /// The horizon is the number of columns. A bound for scalars (`dimension` 1) is never used for
-/// vectors. Where the two differ, dimension 1 gives [`ClaimKind::ExactForScalars`], and other
+/// vectors. If the two differ, dimension 1 gives [`ClaimKind::ExactForScalars`], and other
 /// dimensions give a larger upper bound.
 ///
 /// # Errors
@@ -272,8 +272,8 @@ fn search(matrix: &Matrix, patterns: Vec<Vec<usize>>, scalar: bool) -> Sensitivi
     largest
 }
 
-/// Returns the least known bound of one pattern. Takes the signs it tries from `corners`, and tries
-/// none when these run out.
+/// Returns the least known bound of one pattern. Takes trial signs from `corners`, and stops trying
+/// signs when these run out.
 fn of_pattern(
     gram: &nalgebra::DMatrix<f64>,
     absolute: f64,

@@ -17,9 +17,9 @@
 //!                  ≤ Σ_m (X_(p_m p_m) + 2 P_m(p_m)),   m = 0, 1, …
 //! ```
 //!
-//! Dynamic programming finds the maximum of the right side in O(n k). Both cases above have
-//! equality. P_m comes from its own dynamic program over the earlier steps (O(n² k)). Where that is
-//! too expensive, it comes from overlaps at their least lag: the d-th step before p is at least db
+//! Dynamic programming finds the maximum of the right side in O(n k). In both cases above there is
+//! equality. P_m comes from its own dynamic program over the earlier steps (O(n² k)). If that is
+//! too expensive, P_m comes from overlaps at their least lag. The d-th step before p is at least db
 //! earlier, so with majorised coefficients `|X_qp| ≤ |s_p|·G(db, n−p)·max_(q ≤ p−db) |s_q|` (O(n
 //! k)).
 //!
@@ -59,7 +59,7 @@ fn equal_gaps_are_worst(terms: &Terms<'_>, schedule: ParticipationSchedule) -> b
     terms.iter().all(|(_, matrix)| only_first_pattern(&[matrix]) && good(matrix))
 }
 
-/// Returns the least non-increasing coefficients that are nowhere below the given ones.
+/// Returns the least non-increasing coefficients that are at least the given ones.
 fn not_increasing(mut least: Vec<f64>) -> Vec<f64> {
     for i in (1..least.len()).rev() {
         least[i - 1] = least[i - 1].max(least[i]);

@@ -4,8 +4,8 @@
 //! Also attacks the claims of [`super`] by coordinate ascent.
 //!
 //! The attack starts from random contributions on every pattern. It repeatedly turns each
-//! contribution to where it adds most, which never lowers `‖C u‖²`. False alarms are impossible:
-//! every change it finds exists. The seeds are fixed.
+//! contribution in the direction in which it adds most, which never lowers `‖C u‖²`. False alarms
+//! are impossible, because every change that it finds is attained. The seeds are fixed.
 
 use super::*;
 use crate::series;
@@ -237,7 +237,7 @@ fn coefficients_that_rise_again_are_majorised_or_searched() {
     assert_eq!(larger.kind, ClaimKind::Exact);
 }
 
-/// Compares tables, closed forms and bounds with the largest of all patterns.
+/// Compares tables, closed forms and bounds with the largest value over all patterns.
 #[test]
 fn separated_patterns_agree_with_a_search_through_all() {
     let root = series::binomial(-0.5, 1.0, 14);
@@ -384,7 +384,7 @@ fn no_attack_exceeds_the_claim_and_attacks_attain_exact_claims() {
     assert!(exact > 150 && scalar > 5 && bounds > 5, "{exact} {scalar} {bounds}");
 }
 
-/// Buffers with coefficients that swing, perhaps with a delay line.
+/// Buffers with oscillating coefficients, and a delay line if `delay`.
 fn periodic(steps: u64, gap: u32, delay: bool) -> Buffered {
     let curve = |level: f64, phases: usize| PeriodicCurve {
         ends: (0..4).map(|knot| level + 0.4 * (2.0 * f64::from(knot)).sin()).collect(),
@@ -401,8 +401,8 @@ fn periodic(steps: u64, gap: u32, delay: bool) -> Buffered {
     Buffered::new("comb-blt:2".parse().unwrap(), parameters).unwrap()
 }
 
-/// The columns of C as the encoder computes them for a unit of 2⁶⁰, in units of 2⁻¹⁰⁰, each entry
-/// within a few units. So the sums below are exact to 2⁻⁸⁰.
+/// The columns of C as the encoder computes them for an input of 2⁶⁰, in units of 2⁻¹⁰⁰. Each entry
+/// is exact to a few units, so the sums below are exact to 2⁻⁸⁰.
 fn integer_columns(strategy: &Buffered, steps: usize) -> Vec<Vec<BigInt>> {
     let column = |i: usize| {
         let mut encoder = strategy.encoder(1);
@@ -416,8 +416,8 @@ fn integer_columns(strategy: &Buffered, steps: usize) -> Vec<Vec<BigInt>> {
     (0..steps).map(column).collect()
 }
 
-/// All patterns with all signs, in exact integers: none exceeds the claim, and where it is exact
-/// one attains it.
+/// Tests all patterns with all signs, in exact integers. None exceeds the claim, and if the claim
+/// is exact, one attains it.
 #[test]
 fn no_pattern_of_periodic_buffers_exceeds_the_claim() {
     for (steps, gap, delay) in [(9, 3, false), (9, 3, true), (10, 2, true), (8, 4, true)] {
@@ -444,7 +444,7 @@ fn no_pattern_of_periodic_buffers_exceeds_the_claim() {
             let found = claim(&matrix, &participation, 3);
             let charged = found.squared * (1.0 + matrix.relative_discrepancy(schedule.count())).powi(2);
             assert!(charged >= largest, "{participation}: {found:?} against {largest}");
-            // Min-separation has an upper bound of its own.
+            // A flexible schedule has another upper bound.
             let bound = if schedule.is_flexible() { 1.2 } else { 1.0 + 1e-10 };
             assert!(found.squared <= absolute * bound, "{participation}: {found:?} against {absolute}");
             if found.kind == ClaimKind::Exact {

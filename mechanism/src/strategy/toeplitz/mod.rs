@@ -9,10 +9,10 @@
 //! | `banded-inverse-square-root:b` | b − 1 | needed |
 //! | `variable-banded:b` | b − 1 | needed |
 //! | `log-perturbed-root` | all rows | none |
-//! | `normalized-…` | as without | needed |
+//! | `normalized-…` | as without normalisation | needed |
 //!
-//! Decoders keep half of that. The coefficients are integers in units of 2^-[`COEFFICIENT_BITS`],
-//! and encoding is exact, except for the banded inverse: see [`inverse`].
+//! Decoders keep numbers of 8 bytes, half as much. The coefficients are integers in units of
+//! 2^-[`COEFFICIENT_BITS`], and encoding is exact, except for the banded inverse: see [`inverse`].
 //!
 //! *Normalised.* Every column of C is divided by its norm, which depends on the number of steps
 //! left. The strategy is `C[t,i] = round(m_(t−i) s_i)` in the same units, with `s_i = 1/‖c_(<n−i)‖`
@@ -21,10 +21,10 @@
 //! `(1/2 + 2^−12) 2^−40`, so a column of L entries has a norm within `(1/2 + 2^−12) √L 2^−40` of 1.
 //! The charge is about `1 + √n 2^−41`.
 //!
-//! *Sliding windows.* The root of a window of length k falls off like a periodic `t^(−3/2)`. So
+//! *Sliding windows.* The root of a window of length k decreases like a periodic `t^(−3/2)`. So
 //! `banded-square-root:b` with b a multiple of k, at least 2k, is almost as good as the whole root,
-//! with memory O(k). Root mean loss over 4096 steps relative to the whole root, which at k = 10 is
-//! within 0.2% of the optimum:
+//! with memory O(k). The table has the root mean loss over 4096 steps relative to the whole root,
+//! which at k = 10 is within 0.2% of the optimum:
 //!
 //! | k | b = k | k + 1 | 2k | 4k |
 //! |---|---|---|---|---|
@@ -179,7 +179,7 @@ impl Toeplitz {
         steps.min(self.horizon.unwrap_or(MAX_HORIZON)) as usize
     }
 
-    /// Bound of what rounding the entries of scaled columns adds to the norm of a column.
+    /// Upper bound of the norm that rounding the entries of scaled columns adds to a column.
     fn rounding(&self) -> f64 {
         (0.5 + 0.5f64.powi(12)) * (self.coefficients.len() as f64).sqrt() * real(1)
     }
@@ -241,7 +241,7 @@ impl Factorization for Toeplitz {
         }
     }
 
-    /// For an unbounded strategy, the norm over all steps, which is what is charged.
+    /// For an unbounded strategy, the norm over all steps, because that norm is charged.
     fn max_column_norm_squared(&self, steps: u64) -> f64 {
         let steps = self.within_horizon(steps);
         match (&self.scales, self.endless) {

@@ -25,8 +25,8 @@ pub(super) fn of_toeplitz<'a>(workload: &Workload, coefficients: &[f64], steps: 
     }
 }
 
-/// From this number of steps on, the quotient is found term by term, in memory for the bands of C
-/// only.
+/// From this number of steps on, the quotient is found term by term, with memory only for the bands
+/// of C.
 const STREAMED: usize = 1 << 22;
 
 /// [`of_toeplitz`] by long division: `b_t = (a_t − Σ_j c_j b_(t−j))/c_0`, where a is the impulse
@@ -102,11 +102,11 @@ pub(super) fn of_series<'a>(
     Box::new(squared_norms.zip(1..).map(move |(square, t)| f64::sqrt(square) / workload.row_divisor(t)))
 }
 
-/// For C with columns scaled by s, and rows by ρ if given: `B = A S⁻¹ T R⁻¹`, T the Toeplitz matrix
-/// of the inverse series. Every named workload is a short recursion over the rows `g_t` of `S⁻¹ T`,
-/// entry by entry: `m_t = β m_(t−1) + g_t`, `v_t = α v_(t−1) + m_t`. Entries that a short inverse
-/// no longer changes follow it together, as sums of squares. A row takes as many steps as the
-/// inverse has terms.
+/// Row norms for C with columns scaled by s, and rows by ρ if given: `B = A S⁻¹ T R⁻¹`, with T the
+/// Toeplitz matrix of the inverse series. Every named workload is a short recursion over the rows
+/// `g_t` of `S⁻¹ T`, entry by entry: `m_t = β m_(t−1) + g_t`, `v_t = α v_(t−1) + m_t`. After the
+/// terms of a short inverse, an entry changes only by α and β. Such entries are kept together, as
+/// sums of squares. A row takes as many steps as the inverse has terms.
 pub(super) fn of_scaled<'a>(
     workload: &Workload,
     inverse: &[f64],
@@ -157,7 +157,7 @@ struct ScaledRows {
     window: Option<usize>,
     momenta: Vec<f64>,
     row: Vec<f64>,
-    /// Weighted sums of m², m v and v² over the entries that change no more, except by α and β.
+    /// Weighted sums of m², m v and v² over the entries that change only by α and β.
     unchanged: [f64; 3],
     steps: usize,
 }
@@ -169,7 +169,7 @@ impl ScaledRows {
         sums.iter_mut().zip(row).for_each(|(sum, g)| *sum = decay * *sum + weight * g);
     }
 
-    /// Moves the entry that the next row no longer changes to the sums.
+    /// Moves the entry that the next row of `S⁻¹ T` does not reach to the sums.
     fn retire(&mut self) {
         let [momenta, mixed, values] = self.unchanged;
         let (alpha, beta) = (self.alpha, self.beta);

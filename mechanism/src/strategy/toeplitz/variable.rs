@@ -5,13 +5,13 @@
 //! ```
 //!
 //! Far from both ends the best C for a sliding window is nearly Toeplitz, and its coefficients are
-//! nearly those of the square root. Near the ends it is not. There the row factors ρ follow it, and
-//! the column factors s keep the norms at 1. An encoder keeps the last rows of sums, as for any
-//! bands, and is exact.
+//! nearly those of the square root. Near the ends it is not Toeplitz. There the row factors ρ
+//! approximate it, and the column factors s keep the norms at 1. An encoder keeps the last rows of
+//! sums, as for any bands, and is exact.
 //!
 //! *Row factors.* `log ρ_t = a(t) + z(n + 1 − t)`. Both curves are cubic splines over
 //! `log(1 + 32 (t − ½)/reach)`, and 0 from `reach` on: between the two ends ρ is 1. So a stored
-//! strategy has a dozen numbers beside m, and C takes memory for its ends only, at any horizon.
+//! strategy has m and a dozen other numbers, and C takes memory only for its ends, at any horizon.
 //! Curves are evaluated by single IEEE operations and `libm`.
 //!
 //! *Column norms.* Let N be the norm of column i for s = 1, computed as a sum of b squares. A term
@@ -38,10 +38,10 @@ use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Largest number of scaled bands: the overlaps of their columns take its third power of steps.
+/// Maximum number of scaled bands. Computing overlaps takes the third power of it in steps.
 pub(in crate::strategy) const MAX_SCALED_BANDS: u32 = 1 << 10;
 
-/// Longest horizon of scaled bands: the errors of other workloads than windows take every step.
+/// Longest horizon of scaled bands. For workloads other than windows, errors take every step.
 pub(in crate::strategy) const MAX_SCALED_HORIZON: u64 = 1 << 24;
 
 /// Maximum number of steps of an end that is scaled.
@@ -56,7 +56,7 @@ pub(in crate::strategy) const MAX_LOGARITHM: f64 = 4.0;
 /// The axis of a curve is linear up to about this share of its reach, then logarithmic.
 const FINEST: f64 = 32.0;
 
-/// Share of the largest term of an inverse from which on terms count as 0.
+/// Terms of an inverse below this share of the largest count as 0.
 const FADED: f64 = 1.0 / (1u64 << 48) as f64;
 
 /// Bands whose rows and columns are scaled.
@@ -161,7 +161,7 @@ impl Toeplitz {
     }
 }
 
-/// A factor for every step, counted from 0: the same between the two ends.
+/// A factor for every step, counted from 0. All steps between the two ends have the same factor.
 #[derive(Clone, Debug)]
 struct StepFactors {
     start: Vec<f64>,
@@ -237,8 +237,8 @@ impl Scaling {
         near.clone().chain(near.map(|t| self.rows.steps - 1 - t)).all(|t| self.entry(diagonal, t, t) > 0)
     }
 
-    /// Number of steps of a stream that has the same ends, and `between` equal steps between them;
-    /// all steps if there are not more.
+    /// Number of steps of a stream that has the same ends, and at most `between` steps between
+    /// them.
     fn short_steps(&self, between: u64) -> u64 {
         self.rows.steps.min(2 * self.near + between)
     }
@@ -349,8 +349,8 @@ impl Scaling {
     }
 }
 
-/// Row norms of a long stream of windows: those of both ends, and the norm of all rows in between
-/// with their number.
+/// Row norms of a long stream of windows: those of both ends, and the common norm and the number of
+/// the rows in between.
 struct WindowRows {
     start: Vec<f64>,
     middle: (f64, u64),
@@ -403,7 +403,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
 
-        /// In exact integers: no column is longer than 1, and no overlap is below its bound.
+        /// Checks in exact integers that no column is longer than 1 and no overlap below its bound.
         #[test]
         fn columns_keep_to_their_bounds(
             horizon in 1u64..90, count in 1usize..20, reach in 1u64..40, size in 0.0..4.0f64, window in 2u32..9,
@@ -424,7 +424,7 @@ mod tests {
         }
     }
 
-    /// Rows of long streams, by short inverses and equal rows, against full inverses.
+    /// Compares rows of long streams, by short inverses and equal rows, with full inverses.
     #[test]
     fn rows_of_long_streams_are_those_of_full_inverses() {
         let steps = 900;

@@ -159,7 +159,7 @@ impl Factorization for Tree {
         Matrix::dense(DMatrix::from_fn(nodes.len(), steps as usize, |p, i| entry(p, i).into()))
     }
 
-    /// The number of nodes that hold the first step; no step is in more.
+    /// The number of nodes that hold the first step, which is the maximum over all steps.
     fn max_column_norm_squared(&self, steps: u64) -> f64 {
         let steps = self.within_horizon(steps);
         let top = if self.completes(steps) { height(steps) } else { steps.max(1).ilog2() };
@@ -237,8 +237,8 @@ mod tests {
         }
 
         /// Turns the estimates of a node into those of its parent at height h, whose noisy sums are
-        /// `y`. A node at an odd index has a left neighbour; one at an even index has virtual steps
-        /// to its right.
+        /// `y`. A node at an odd index has a left neighbour. To the right of a node at an even
+        /// index there are virtual steps.
         fn climb(&mut self, h: u32, y: &[f64], estimates: &mut [f64]) {
             let share = self.tree.own_weight(h);
             let has_left = self.steps >> (h - 1) & 1 == 1;

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 use crate::security::{SecretReference, SecurityError};
 
-/// Prefixes: of a seed in 5 bits, and of a user in 8.
+/// Prefix bytes: of a seed (5 bits) and of a user (8 bits).
 const SEED: u8 = 18 << 3;
 const USER: u8 = 20 << 3;
 
@@ -21,7 +21,7 @@ impl SigningKey {
     /// Decodes the seed of a user, which `reference` names.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the text is not a seed of a user.
     pub(super) fn of_seed(text: &str, reference: &SecretReference) -> Result<Self, SecurityError> {
         Self::decoded(text).ok_or_else(|| reference.unusable("the seed of a NATS user (SU…)"))
     }

@@ -1,4 +1,4 @@
-//! Replacement for NKeys in builds without TLS, whose library signs.
+//! Replacement for NKeys in builds without TLS: the TLS library makes the signatures.
 
 use crate::security::{SecretReference, SecurityError};
 

@@ -1,4 +1,4 @@
-//! Compares divergences with closed forms, an integral and outputs.
+//! Compares divergences with closed forms, an integral and simulated outputs.
 
 use super::*;
 use crate::accounting::gaussian;
@@ -46,7 +46,7 @@ fn two_bins_agree_with_an_integral() {
     }
 }
 
-/// The bound of many bins is above a mean over outputs, up to its deviation, and near it.
+/// The bound of many bins is near a mean over outputs, and below it at most by its deviation.
 #[test]
 fn many_bins_agree_with_outputs() {
     use rand::{RngExt, SeedableRng};

@@ -16,9 +16,9 @@
 //! *Largest error.* All weights are 1. Let r be the coefficients of the root of T and take φ with
 //! `H r = r`, that is `φ reversed = r reversed / r` as series. If r is positive and never grows,
 //! and 1/r is 1 minus a series of positive coefficients of sum at most 1, then φ ≥ 0. With u = v =
-//! r the norm is 1 and the bound is ‖r‖²: the root is optimal. This holds for `prefix`,
-//! `exponential` and `momentum`, whose r are moments of probabilities on [0, 1] (Kaluza, 1928, for
-//! 1/r).
+//! r the norm is 1 and the bound is ‖r‖², so the root is optimal. This holds for `prefix`,
+//! `exponential` and `momentum`, whose r are moments of probability measures on [0, 1] (Kaluza,
+//! 1928, for 1/r).
 //!
 //! *Mean square.* At the optimum some φ closes the gap. Multiplicative steps search for it: where
 //! `u ∗ v` is below a, φ grows. Every φ gives a bound, and the best is kept.
@@ -39,12 +39,12 @@ const MAX_STEPS: u64 = 1 << 20;
 /// Number of multiplicative steps, and of steps of the power method in each.
 const ROUNDS: [usize; 2] = [40, 4];
 
-/// Exceeds the error of rounding and transforms.
+/// Larger than the errors of rounding and of transforms.
 const MARGIN: f64 = 1e-9;
 
 /// Returns a certified lower bound of sensitivity times error over all Toeplitz strategies under
-/// single participation, for the workload and the horizon of these fitted parameters; `None` if
-/// none is known.
+/// single participation, for the workload and the horizon of these fitted parameters; `None` if no
+/// bound is known.
 ///
 /// For the largest error of `prefix`, `exponential` and `momentum` it is exact. For the mean square
 /// it takes about a thousand transforms of twice the horizon, up to 2²⁰ steps.

@@ -1,18 +1,18 @@
 //! Fits buffers for records that take part several times, with or without a delay line.
 //!
-//! A fit begins with the best Toeplitz strategy of as many buffers, `blt`, whose buffers are
-//! constant, and returns it if nothing better is found. So it is never worse than `blt`.
+//! A fit begins with `blt`, the best Toeplitz strategy with the same number of buffers. The buffers
+//! of `blt` are constant. If the fit finds nothing better than `blt`, it returns `blt`.
 //!
 //! - *At one gap.* Each curve has values for parts of the gap, which the fit varies. It descends
 //!   twice: from that Toeplitz strategy, and from buffers that forget at different phases of the
 //!   gap. The gain of each phase is set so that its worst pattern has sensitivity 1.
 //! - *With a delay line.* The curves do not depend on the phase.
 //! - *At gaps that may be longer* (`20x100+`). Both descents minimise the loss for equal gaps. In
-//!   that from the Toeplitz strategy, neither curves nor gains depend on the phase. Their ends are
-//!   compared by their sensitivity to all gaps.
+//!   the descent from the Toeplitz strategy, neither curves nor gains depend on the phase. The
+//!   results of both are compared by their sensitivity to all gaps.
 //!
-//! The corners of absolute overlaps and the largest pattern are smoothed less and less. Nothing is
-//! random, and nothing depends on the clock or the number of threads.
+//! The corners of absolute overlaps and the maximum over patterns are smoothed less and less. The
+//! fit is deterministic: it does not depend on the clock or the number of threads.
 
 use super::{
     BufferedFit, FitError, MAX_BUFFERS, TOLERANCE, check_buffers, check_horizon, descent::Descent, fit_blt,
@@ -51,10 +51,10 @@ pub(in crate::strategy) static COMB_BLT: Kind = Kind {
     ..Kind::new("comb-blt", "b buffers and a delay line: near the best C for participations at one gap")
 };
 
-/// Longest horizon for which a comparison fits them.
+/// Longest horizon for which a comparison of strategies includes this fit.
 pub(super) const QUICK_STEPS: u64 = 1024;
 
-/// A strategy for several participations, with this number of buffers, in a comparison.
+/// Entry of a comparison of strategies: this kind, with this number of buffers.
 pub(super) fn compared_periodic(
     kind: &'static Kind,
     purpose: &Purpose,
@@ -72,14 +72,14 @@ pub(super) fn takes_part_repeatedly(purpose: &Purpose) -> bool {
     purpose.participation.on(purpose.horizon as usize).count() > 1
 }
 
-/// Maximum number of steps of a phase: their inner products are kept for all pairs.
+/// Maximum number of steps of a phase. Inner products of all pairs of steps are kept.
 const MAX_MEMBERS: u64 = 1024;
 
-/// Coefficients of a curve, and most parts of the gap.
+/// Number of coefficients of a curve, and maximum number of parts of a gap.
 const KNOTS: usize = 12;
 const MAX_PARTS: usize = 100;
 
-/// Steps of a descent between two reports.
+/// Steps of a descent between two progress reports.
 const REPORTED_STEPS: usize = 80;
 
 /// Smoothing of maxima.
@@ -98,10 +98,10 @@ const STAGES: [Smoothing; 3] = [
     Smoothing { corner: 1e-4, norm: 2048.0 },
 ];
 
-/// A dimension in which no sensitivity for scalars is used.
+/// A dimension above 1, so that no bound that holds only for scalars is used.
 const VECTORS: usize = 2;
 
-/// Weight of a buffer that a Toeplitz strategy does without.
+/// Weight of a buffer that the Toeplitz strategy does not use.
 const UNUSED_WEIGHT: f64 = 1e-4;
 
 /// Fits buffers to records that take part several times, at gaps of the participation.
@@ -176,7 +176,7 @@ pub(super) fn fit_periodic(
             let smoothing = Smoothing { corner: if delay { stage.corner } else { 0.0 }, ..stage };
             let function = |variables: &[f64]| loss.log(buffers, variables, smoothing);
             if delay {
-                // The curvature at a corner says nothing about a sharper one.
+                // The curvature near a wide corner is not that near a narrower one.
                 descent = Descent::patient(0);
             }
             for _ in 0..if delay { 1 } else { 3 } {
@@ -286,7 +286,7 @@ fn parameters(
 fn value(purpose: &Purpose, parameters: &BufferedParameters) -> f64 {
     let steps = parameters.steps();
     let Ok(strategy) = Buffered::new(COMB_BLT.name(), parameters.clone()) else { return f64::INFINITY };
-    // Cut to their ranges, gains may have another sensitivity than 1.
+    // Gains are clamped to their ranges, so the sensitivity may differ from 1.
     let sensitivity = || {
         let matrix = strategy.matrix(steps).ok()?;
         participation_sensitivity(&matrix, purpose.participation, VECTORS).ok()
@@ -370,7 +370,7 @@ mod tests {
         }
     }
 
-    /// Where few patterns reach the horizon, and at gaps that may be longer, fits are better than
+    /// If few patterns reach the horizon, and at gaps that may be longer, fits are better than
     /// constant buffers, whose loss is 1.2347 times the optimum.
     #[test]
     fn fits_gain_where_patterns_are_short() {

@@ -36,8 +36,8 @@ fn fits_reach_published_levels() {
     }
 }
 
-/// More buffers are never worse, and near the optimum: the square root, whose largest errors these
-/// are.
+/// More buffers are never worse, and five are near the optimum. `root` is the largest error of the
+/// square root, which is the optimum.
 #[test]
 fn more_buffers_are_never_worse() {
     for (steps, root) in [
@@ -148,7 +148,7 @@ fn fits_are_repeatable_and_can_be_cancelled() {
     assert_eq!((reports.len(), found.value), (3, reports[2].objective));
 }
 
-/// Total squared errors of the running average beside the certified optimum.
+/// Compares total squared errors of the running average with the certified optimum.
 #[test]
 fn power_laws_come_near_the_optimum_of_the_average() {
     for (steps, optimum, gap) in

@@ -45,7 +45,7 @@ pub(super) struct ToeplitzLoss {
 /// The squared error for unit noise, as a function of the coefficients of A C⁻¹.
 enum ErrorTerms {
     Response {
-        /// A pole of the workload besides its base.
+        /// A pole of the workload other than its base.
         pole: Option<f64>,
         lags: Lags,
         /// Length of a window, and the lags from it on, where values leave the window.
@@ -313,7 +313,7 @@ fn quadratic_error<const N: usize>(
     DualNumber::compose(value, parts)
 }
 
-/// Exceeds what rounding a strategy adds to the sum of its weights.
+/// Larger than the increase of the sum of weights when a strategy is rounded.
 const ROUNDING: f64 = 1e-9;
 
 impl ToeplitzLoss {
@@ -371,8 +371,8 @@ fn room<const N: usize>(before: &[DualNumber<N>]) -> DualNumber<N> {
     pairs.fold(DualNumber::constant(1.0 - ROUNDING), |room, &[pole, zero]| room - (zero - pole))
 }
 
-/// 2b complements that rise evenly in the logarithm, from about one over the number of steps that
-/// matter to about 1.
+/// 2b complements, evenly spaced in the logarithm, from about one over the effective number of
+/// steps to about 1.
 pub(super) fn spread(base: f64, steps: u64, buffers: usize) -> Vec<f64> {
     let lowest = log((0.5 / steps as f64).max(0.5 * base).min(0.5));
     let position = |j: usize| exp(lowest * (1.0 - (j as f64 + 0.5) / (2 * buffers) as f64));
@@ -447,8 +447,8 @@ impl Energy {
     }
 }
 
-/// `(1 − complement)^lag` for long lags; 0 for complements above ½, whose powers have vanished by
-/// then.
+/// `(1 − complement)^lag` for long lags; 0 for complements above ½, whose powers are negligible
+/// there.
 fn smooth_power(complement: f64, lag: f64) -> f64 {
     if complement > 0.5 { 0.0 } else { libm::exp(lag * libm::log1p(-complement)) }
 }

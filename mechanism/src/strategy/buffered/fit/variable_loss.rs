@@ -8,9 +8,9 @@
 //! recursions in reverse.
 //!
 //! *Blocks.* Curves vary slowly in the logarithm of the distance to the ends of the stream. So the
-//! loss joins m steps to a block, m a power of 2 and at most 1/64 of that distance, and takes the
-//! curves and the gain in its middle for all of them. Then G has a closed form, and P follows from
-//! doublings: `N ← M N Mᵀ + N`, `M ← M²`, from `M = F` and `N = e eᵀ`. Errors are interpolated
+//! loss joins m steps to a block, with m a power of 2 and at most 1/64 of that distance. All steps
+//! of a block have the curves and the gain of its middle. Then G has a closed form, and P follows
+//! from doublings: `N ← M N Mᵀ + N`, `M ← M²`, from `M = F` and `N = e eᵀ`. Errors are interpolated
 //! linearly from block to block. A value costs O(b³ log² n) operations.
 
 use crate::{
@@ -33,7 +33,7 @@ pub(super) struct VariableLoss {
 /// Steps that share their coefficients.
 struct StepBlock {
     doublings: u32,
-    /// Number of steps that the error of the last one stands for.
+    /// Number of steps that the error of the last one represents.
     weight: f64,
     /// Square of the row divisor of the last step.
     divisor: f64,
@@ -100,11 +100,11 @@ struct Transition<const S: usize> {
     noise: Square<S>,
 }
 
-/// P on its way through the blocks.
+/// P before and after the blocks.
 struct CovariancePass<const S: usize> {
     /// P before each block.
     before: Vec<Square<S>>,
-    /// The transitions over 1, 2, 4, … steps of each block, one after the other.
+    /// The transitions over 1, 2, 4, … steps of each block, block after block.
     transitions: Vec<Transition<S>>,
     /// Squared error of the last step of each block, before division.
     errors: Vec<f64>,
@@ -242,7 +242,7 @@ impl<'a> CurvePass<'a> {
         if self.loss.sums.summed { S - 2 } else { S - 1 }
     }
 
-    /// e: what a unit of noise adds to the buffers and the sums.
+    /// e: the change of the buffers and the sums by a unit of noise.
     fn added<const S: usize>(&self, point: &BlockCurves, norm: f64) -> [f64; S] {
         let sums = self.first_sum::<S>();
         array(|k| if k >= sums { norm } else { point.weights.get(k).copied().unwrap_or(0.0) })
@@ -399,7 +399,7 @@ impl<const S: usize> Transition<S> {
     }
 }
 
-/// Compiled once for each size: its calls are many, and a build would wait for each.
+/// Compiled once for each size: it has many calls, and inlining each would take long to build.
 #[inline(never)]
 fn product<const S: usize>(a: &Square<S>, b: &Square<S>) -> Square<S> {
     let mut result = [[0.0; S]; S];
