@@ -68,7 +68,7 @@ pub enum KeyError {
         /// The file.
         path: PathBuf,
     },
-    /// Others than the owner may read or write it.
+    /// Users other than the owner may read or write it.
     #[error(
         "the key file {0} has mode {mode:04o}, so others can read or write it: chmod 600 {0}, and make a new key if \
          somebody may have read it",

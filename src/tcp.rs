@@ -38,7 +38,7 @@ pub(crate) fn connect(address: &str, control: &Control) -> io::Result<TcpStream>
 
 fn connect_to(address: &SocketAddr, control: &Control) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    // The attempt must not block: the system's own timeout hears no stop.
+    // The attempt must not block: a stop does not interrupt the system's own timeout.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
     match rustix::net::connect(&socket, address) {

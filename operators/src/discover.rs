@@ -1,4 +1,4 @@
-//! `discover`: the sums of keys that nobody listed, and the keys that each epoch shows.
+//! `discover`: the sums of keys that are not listed, and the keys that each epoch shows.
 
 use crate::accumulate::accumulate_with;
 use crate::closing::EveryRun;
@@ -28,9 +28,9 @@ pub trait Discover<'scope> {
     /// [`Commit`](crate::Commit): the sums through [`ReleaseMoments`](crate::ReleaseMoments).
     ///
     /// Sums are exchanged, with the entities of each key if they are counted, and the first worker
-    /// decides. `names` is used there alone, and knows the
-    /// key of every record. `ends` is that of [`release`](crate::ReleaseMoments::release). A
-    /// measurement whose keys are listed raises the fault.
+    /// decides. `names` is used there alone, and knows the key of every record. `ends` is that of
+    /// [`release`](crate::ReleaseMoments::release). A measurement whose keys are listed raises the
+    /// fault.
     fn discover(
         self,
         ends: StreamVec<'scope, u64, u64>,

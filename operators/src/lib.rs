@@ -9,7 +9,7 @@
 //! | [`BoundEntities`] | [`Records`] of entities | at most m records of each in at most k epochs |
 //! | [`Clip`] | [`Records`] | [`QuantisedRecords`] of bounded norm, on an integer grid |
 //! | [`Accumulate`] | [`QuantisedRecords`] | [`PartialSums`]: one worker's exact sums of an epoch |
-//! | [`Discover`] | [`QuantisedRecords`] | the same for keys that nobody listed, and their names |
+//! | [`Discover`] | [`QuantisedRecords`] | the same for keys that are not listed, and their names |
 //! | [`ReleaseMoments`] | [`PartialSums`] | [`ShardRelease`] with exact noise, **every** epoch |
 //! | [`Commit`] | [`ShardRelease`] of all shards | [`ReleasedEpoch`]: durable and public |
 //! | [`Views`] | [`ReleasedEpoch`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
@@ -26,8 +26,8 @@
 //! first.
 //!
 //! Each worker sums its own records, and only sums are exchanged. The exceptions exchange records:
-//! [`BoundEntities`] by entity, and [`ReleaseWindows`] by key.
-//! Everything before [`Commit`] is private: its types print nothing.
+//! [`BoundEntities`] by entity, and [`ReleaseWindows`] by key. Everything before [`Commit`] is
+//! private: its types print nothing.
 //!
 //! An operator that cannot continue raises the [`Fault`] and keeps its capability. A dropped
 //! capability would look like the end of the stream and release half an epoch. The loop that steps

@@ -342,8 +342,8 @@ fn given(
     Ok(draft.filled(profile))
 }
 
-/// Returns the shares of what counts that lack a value of a column, if they count without it. Two
-/// digits of the share that has a value are kept.
+/// Returns the share of counted records without a value, for each column without which they count.
+/// The share with a value is rounded to two digits.
 fn missing_shares(parameters: &PublicParameters, values: &[u64], counting: u64) -> Vec<MissingShare> {
     let share = |values: u64| {
         let present = values as f64 / counting.max(1) as f64;
@@ -356,8 +356,8 @@ fn missing_shares(parameters: &PublicParameters, values: &[u64], counting: u64) 
     shares.filter(|missing| (0.01..1.0).contains(&missing.share)).collect()
 }
 
-/// Prints what `plan` expects of the means, for the records that would count. Returns whether a run
-/// would stop.
+/// Prints the errors of the means that `plan` forecasts for the records that would count. Returns
+/// whether a run would stop.
 fn show_expected(pipeline: &Pipeline, output: &Path) -> Result<bool, CliError> {
     let run = limits::read(pipeline, &DryRunLimits::default());
     let counted = run.tally.records.saturating_sub(run.left_out.unwrap_or(0));

@@ -1,5 +1,5 @@
 //! Errors of sources and systems. No message holds a value of a row, or the position to resume
-//! from: event times and keys decide it, so it is private.
+//! from: that position depends on event times and keys, so it is private.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -106,7 +106,7 @@ pub enum SourceError {
         path: PathBuf,
         /// The column of the clock.
         column: String,
-        /// What it should hold, and how to go on.
+        /// The expected content, and the remedy.
         expected: String,
     },
     /// A row can't be used and the pipeline says to stop.

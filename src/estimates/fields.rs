@@ -120,7 +120,7 @@ pub struct EstimateRecord {
     pub by: &'static str,
     /// Name of the view or the estimator.
     pub view: String,
-    /// Whether the noise protects anyone: false if it was drawn from a seed.
+    /// Whether the release is private: false if its noise was drawn from a seed.
     pub private: bool,
     /// The fields: counts, then those of the estimate.
     pub fields: Vec<EstimateField>,

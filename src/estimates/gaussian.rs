@@ -81,7 +81,7 @@ impl OneAverage for Gaussian {
     }
 }
 
-/// Cuts a density to what bounds allow, unless it is to be left as it is.
+/// Projects a density onto what the bounds allow, unless the projection is `Raw`.
 pub(super) fn within_bounds(density: Density, projection: Projection) -> Density {
     match projection {
         Projection::Raw => density,
@@ -270,8 +270,8 @@ impl Estimate for GaussianEstimate {
     }
 }
 
-/// Intervals in the units of the columns. Each contains its estimate: a projection may move one
-/// beyond the interval before it, which then reaches as far. A longer interval holds as often.
+/// Intervals in the units of the columns. Each contains its estimate: if a projection has moved the
+/// estimate out of its interval, the interval is extended to it, which never lowers its coverage.
 struct UnitIntervals<'a> {
     scales: &'a ColumnScales,
     /// In centred and scaled coordinates; `None` without a density.

@@ -176,7 +176,7 @@ enum WantedField<'a> {
     At(usize),
     /// It may be an object that holds wanted ones, whose names begin with this.
     Inside(&'a str),
-    /// Nothing.
+    /// It is not wanted.
     None,
 }
 

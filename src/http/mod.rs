@@ -51,7 +51,7 @@ pub(crate) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Why nothing can be served.
+/// Reasons why a server can't start.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HttpError {
@@ -81,7 +81,7 @@ pub enum HttpError {
     },
 }
 
-/// Where HTTP is served, and as whom.
+/// Address of a server, its certificate, and its names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HttpEndpoint {
     /// `HOST:PORT`.

@@ -163,7 +163,7 @@ pub fn confirm_room(path: &Path, request: LedgerRequest) -> Result<(), LedgerErr
     request.enter(ledger, String::new()).map(drop).map_err(refused)
 }
 
-/// Counts the reservations of others. One that cannot be read is an error: it may hold any room.
+/// Counts the reservations of other runs. One that can't be read is an error: its size is unknown.
 fn with_reservations(path: &Path, ledger: Ledger) -> Result<Ledger, LedgerError> {
     let count = |counted, text: Vec<u8>| {
         let other: LedgerRequest = serde_json::from_slice(&text).map_err(|error| unreadable(path, &error))?;

@@ -64,7 +64,7 @@ pub(super) struct TableSizes {
     pub(super) brief_start: usize,
 }
 
-/// What a line of a terminal shows before and behind its cells, and the least width of these.
+/// The parts of a terminal line before and after its cells, and the minimum width of the cells.
 #[derive(Clone, Copy)]
 struct Lead {
     quality: usize,

@@ -156,10 +156,9 @@ pub enum RowPolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preflight {
     /// Stop a first run, before every charge and release, if its rows show that it would publish
-    /// little or nothing: public facts, such as a clock far ahead of the start, and private ones,
-    /// such as keys that the pipeline doesn't list, but not what the limits of entities leave out.
-    /// Once anything is published, private facts
-    /// decide nothing. The default.
+    /// little or nothing. Public facts decide this, such as a clock far ahead of the start, and
+    /// private ones, such as keys that the pipeline doesn't list. Records beyond the limits of
+    /// entities do not. After the first publication, private facts do not stop a run. The default.
     #[default]
     First,
     /// Stop a first run for public facts alone; show private ones to the operator where exact
@@ -167,7 +166,7 @@ pub enum Preflight {
     Warn,
     /// Stop for private facts among later rows too. Readers see that the releases end.
     Stop,
-    /// Don't judge the rows.
+    /// Don't check the rows.
     Off,
 }
 
@@ -176,7 +175,7 @@ pub enum Preflight {
 pub struct Epochs {
     /// Assignment of records to epochs, and when epochs close.
     pub schedule: Schedule,
-    /// `time`: column of the event time; none if epochs have a fixed number of records.
+    /// `time`: column of the event time; `None` if epochs have a fixed number of records.
     pub time: Option<String>,
     /// `arrival`: column that advances the clock, if any.
     pub arrival: Option<String>,

@@ -78,7 +78,7 @@ impl Grid {
         }
     }
 
-    /// Whether it is the one of logs that name none.
+    /// Whether it is the grid of logs that don't name one.
     fn is_exact(&self) -> bool {
         *self == Self::Exact
     }
@@ -189,7 +189,7 @@ impl Publication {
         }
     }
 
-    /// False if a seeded generator drew the noise: such releases protect nobody.
+    /// Whether the releases are private: false if a seeded generator drew the noise.
     pub fn is_private(&self) -> bool {
         match self {
             Self::Moments(moments) => moments.is_private(),

@@ -101,8 +101,8 @@ impl Write for Link {
         }
     }
 
-    /// Sends what [`write`](Self::write) has taken. Without it, an encrypted connection may hold
-    /// bytes back.
+    /// Sends the bytes that [`write`](Self::write) has accepted. Without it, an encrypted
+    /// connection may hold them back.
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Link::Plain(socket) => socket.flush(),

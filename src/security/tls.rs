@@ -180,7 +180,7 @@ impl Write for TlsStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.flush()?;
         let written = self.connection.writer().write(bytes)?;
-        // These bytes are taken: an error comes again with the next step.
+        // The bytes are accepted. The next step returns the same error again.
         let _ = self.flush();
         Ok(written)
     }
@@ -212,7 +212,7 @@ fn explained(error: TlsError, roots: &'static str, is_certified: bool) -> TlsPro
             CertificateError::BadSignature => {
                 TlsProblem::Certificate("the key of its issuer has not signed it".into())
             }
-            // The library of certificates has no type here, only the name of what is wrong.
+            // The certificate library has no variant for these problems, only a name.
             CertificateError::Other(other) => match other.to_string().as_str() {
                 "UnsupportedCertVersion" => TlsProblem::Version,
                 "CaUsedAsEndEntity" => TlsProblem::Authority { roots },

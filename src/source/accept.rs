@@ -151,8 +151,8 @@ impl SourceReader {
         Err(self.leap_error())
     }
 
-    /// Returns an error if there are more keys than a run can have. To leave some out would make
-    /// one key depend on others.
+    /// Returns an error if there are more keys than a run can have. If some were left out, the
+    /// release of a key would depend on other keys.
     pub(super) fn check_keys(&self) -> Result<(), SourceError> {
         match &self.rules.roles.key {
             Some((_, numbers)) if numbers.are_too_many() => {
@@ -210,7 +210,7 @@ impl SourceReader {
         }
     }
 
-    /// Says what the field of the clock should hold, and how to go on if it holds numbers.
+    /// Returns the expected content of the clock's field, and the remedy if it holds numbers.
     fn expected_time(&self, slot: usize) -> String {
         let are_numbers = self.survey.columns[slot].numeric_times > 0;
         match &self.rules.roles.times.format {

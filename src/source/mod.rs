@@ -88,7 +88,7 @@ impl RecordBatch {
         self.records.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }

@@ -23,7 +23,7 @@ pub struct Strategies {
     form: ReleaseForm,
 }
 
-/// What is released.
+/// The form of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReleaseForm {
     /// Encoded sums plus noise.

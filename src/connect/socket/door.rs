@@ -215,7 +215,8 @@ impl BoundListener {
     }
 }
 
-/// Removes the socket of a dead run, which nobody answers. Never removes anything but a socket.
+/// Removes the socket file of a run that has died: no process answers on it. Never removes a file
+/// of another kind.
 fn remove_left_behind(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     let refused =

@@ -26,7 +26,7 @@ enum NextFrame {
     Segment(u64),
     /// The next segment, possibly of the next session.
     Follows(SegmentReader),
-    /// Nothing.
+    /// No further frame.
     End,
 }
 

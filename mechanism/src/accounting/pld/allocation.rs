@@ -216,7 +216,7 @@ impl GridLaw {
         ((self.first + index as i64) as f64 * self.step).exp()
     }
 
-    /// Spreads the little that is at both ends, and refines the grid if it has become short.
+    /// Spreads the small masses at both ends, and refines the grid if it has become short.
     fn without_ends(mut self) -> Self {
         let (mut low, mut below) = (0, 0.0);
         while low + 1 < self.masses.len() && below + self.masses[low] <= OFF_GRID {

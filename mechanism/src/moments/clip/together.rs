@@ -53,8 +53,8 @@ pub(super) fn quantise_rows(clipper: &Clipper, rows: &mut Vec<f64>, start: usize
 }
 
 /// Quantises rows, [`TOGETHER`] at a time, until one of them needs further steps: it is all zeros,
-/// of extreme size, or not finite. Returns the number of rows. Takes none of more than nine
-/// columns: there is little to gain.
+/// of extreme size, or not finite. Returns the number of rows. Takes no rows of more than nine
+/// columns, because the gain would be small.
 struct Quantise<'a> {
     clipper: &'a Clipper,
     rows: &'a mut [f64],

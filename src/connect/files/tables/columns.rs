@@ -101,7 +101,7 @@ impl TableColumns {
         &self.columns
     }
 
-    /// Whether the noise protects anyone.
+    /// Whether the releases are differentially private.
     pub(super) fn is_private(&self) -> bool {
         self.is_private
     }

@@ -114,8 +114,8 @@ pub(in crate::connect) struct RangeWriter {
     columns: TableColumns,
     /// The last epoch in `columns`, until the file holds it.
     unwritten: Option<EpochStamp>,
-    /// The last epoch in the file of the range. Until `columns` have reached it, they may be of
-    /// another history, and must not replace it.
+    /// The last epoch in the file of the range. Until `columns` have reached it, they may come from
+    /// another log, and must not replace the file.
     held: u64,
 }
 
@@ -187,8 +187,8 @@ impl RangeWriter {
         Ok(OutletContent { whole, last: Some(last) })
     }
 
-    /// Writes the file of the range, as far as it is filled. Without rows there is none: its
-    /// columns would be unknown.
+    /// Writes the file of the range, as far as it is filled. A range without rows has no file,
+    /// because its columns would be unknown.
     fn write(&mut self) -> Result<(), RequestError> {
         let is_new = |stamp: &&EpochStamp| stamp.epoch >= self.held && !self.columns.is_empty();
         let Some(stamp) = self.unwritten.as_ref().filter(is_new) else {
