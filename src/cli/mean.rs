@@ -288,7 +288,7 @@ fn percent(share: f64) -> String {
 const LEAST_REMOVED: f64 = 1e-3;
 
 /// Returns how far the mean of skewed rows may be off. Nothing that is released bounds it in units
-/// of the column: a few values in the tail can make the standard deviation as large as they like.
+/// of the column: a few values in the tail can make the standard deviation arbitrarily large.
 ///
 /// Let σ be the standard deviation of a column over all rows. Without a share q of the rows, the
 /// mean moves by at most σ√(q/(1−q)): by Cauchy and Schwarz, |E[(X−μ)1_B]| = |Cov(X, 1_B)| ≤

@@ -144,7 +144,7 @@ impl EpochClock {
         if self.late_from == u64::MAX { 0 } else { self.late_from }
     }
 
-    /// The same, and the largest number if unknown, as positions have it.
+    /// The same, as positions record it: `u64::MAX` if unknown.
     pub(super) fn late_row(&self) -> u64 {
         self.late_from
     }

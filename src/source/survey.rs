@@ -271,7 +271,7 @@ impl RowSurvey {
     }
 
     /// Returns a number of seconds that at least this share of the delays from event to clock does
-    /// not reach; none without delays.
+    /// not reach; `None` without delays.
     pub fn delay_within(&self, share: f64) -> Option<u64> {
         let all: u64 = self.delays.iter().sum();
         let mut sum = 0;
@@ -342,7 +342,7 @@ mod tests {
         check("2013-01-01 05:00", false);
     }
 
-    /// Also of a survey in which everything is present.
+    /// The length is the same for a survey in which every field is set.
     #[test]
     fn padded_surveys_have_one_length_and_arrive() {
         let mut survey = RowSurvey::new(&["name".into(), "x".into()]);

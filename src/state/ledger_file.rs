@@ -2,8 +2,8 @@
 //! that reserve room until a run pays.
 //!
 //! A reservation has an exclusive `flock`, which the kernel releases when the run ends, so nothing
-//! has to be given back after a crash. It is a courtesy between runs, not a payment: nothing is
-//! published because of one. So its file has no checksum and is never synced.
+//! has to be given back after a crash. It only informs other runs: nothing is published because of
+//! it. So its file has no checksum and is never synced.
 
 use super::{
     calls::{flock, names, open},

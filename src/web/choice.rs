@@ -23,7 +23,7 @@ pub(super) const COUNT: &str = "records";
 /// The choices of a page.
 pub(super) struct Offer {
     keys: HashMap<String, u32>,
-    /// Noise levels of the workloads for estimates without their own; the first is the opening one.
+    /// Noise levels of the workloads for estimates without their own, with the opening one first.
     workloads: Vec<Arc<ViewNoise>>,
     /// Noise levels for estimates with workloads of their own, kept for all readers.
     _kept: Vec<Arc<ViewNoise>>,

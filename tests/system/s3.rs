@@ -66,7 +66,7 @@ impl ObjectServer {
     }
 
     fn request(&self, method: &str, path: &str, body: &[u8]) -> Vec<u8> {
-        // The server wants a signature, and believes any.
+        // The server requires a signature and accepts any.
         let signed = "AWS4-HMAC-SHA256 Credential=t/20200101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {signed}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",

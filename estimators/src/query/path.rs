@@ -98,7 +98,7 @@ pub(super) struct PathOptimum {
 }
 
 impl PathOptimum {
-    /// Finds the optimum; none for a workload that is not on a path.
+    /// Finds the optimum; `None` for a workload that is not on a path.
     pub(super) fn new(workload: &QueryWorkload) -> Option<Self> {
         let mut found = Self::at(workload, vec![1.0; workload.cells()])?;
         for _ in 0..MAX_STEPS {

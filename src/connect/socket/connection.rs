@@ -151,8 +151,8 @@ impl PeerConnections {
         Ok(None)
     }
 
-    /// Takes notice that a connection has ended. A server that ends connections before `has_sent`
-    /// anything of use is connected to again after a pause.
+    /// Records the end of a connection. If a server ends it before it `has_sent` anything useful,
+    /// the next attempt follows after a pause.
     ///
     /// # Errors
     /// As [`next`](Self::next): a server may judge our certificate after the handshake.
@@ -168,7 +168,7 @@ impl PeerConnections {
         Ok(())
     }
 
-    /// Returns an error that another attempt may not meet.
+    /// Returns the error if another attempt may succeed.
     fn transient(&self, error: io::Error) -> io::Result<io::Error> {
         match RequestError::from(error) {
             RequestError::Transient(error) => Ok(error),
@@ -176,7 +176,7 @@ impl PeerConnections {
                 let (path, problem) = (self.name().into(), error.to_string());
                 Err(io::Error::other(SourceError::Server { path, problem }))
             }
-            // No other kind comes of an error of the transport.
+            // An error of the transport converts to no other kind.
             _ => Ok(ErrorKind::Other.into()),
         }
     }

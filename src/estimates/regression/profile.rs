@@ -42,7 +42,7 @@ pub(super) struct RegressionLine {
     pub(super) coefficients: DVector<f64>,
     /// Standard deviations of their noise.
     pub(super) noise: DVector<f64>,
-    /// What decides on their intervals; `None` if nothing is known.
+    /// The equations that determine their intervals; `None` if nothing is known.
     pub(super) equations: Option<NormalEquations>,
     /// z of each interval.
     pub(super) z: f64,
