@@ -135,8 +135,8 @@ pub(crate) struct TailArguments {
     http: HttpArguments,
 }
 
-/// What a view shows: `--view NAME` with the numbers of the estimator, or the flag that gives all
-/// its parameters.
+/// The estimator of a view: `--view NAME` with the numbers of the estimator, or the flag that gives
+/// all its parameters.
 #[derive(Debug)]
 struct EstimatorArgument {
     chosen: Option<(&'static EstimatorKind, String)>,

@@ -3,8 +3,7 @@
 //! It accepts only GET and HEAD without a body, a head of at most [`REQUEST_LIMIT`] bytes, and a
 //! `Host` that is an address, `localhost`, the host that the server listens at or a name that its
 //! operator has listed. So no site can point its own name at the server and read its answers (DNS
-//! rebinding). Paths are compared with
-//! existing ones and never looked up in a file system.
+//! rebinding). Paths are compared with existing ones and never looked up in a file system.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::from_utf8;

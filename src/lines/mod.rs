@@ -299,7 +299,7 @@ impl<'a> EstimateLine<'a> {
     }
 }
 
-/// Titles of what every line has, whichever cells are chosen.
+/// Titles of the fields that every line has, whichever cells are chosen.
 const FIXED_TITLES: [&str; 7] = ["epoch", "from", "view", "key", "records", "weight", "quality"];
 
 fn titles_of_cells(estimate: &dyn Estimate) -> Vec<String> {

@@ -1,5 +1,5 @@
-//! Windows of several epochs, and entities in windows: what they cost, that any restart continues
-//! them, and that nothing that does not apply is ignored in silence.
+//! Windows of several epochs, and entities in windows: their cost, restarts at any time, and errors
+//! for options that do not apply.
 
 use std::path::{Path, PathBuf};
 
@@ -210,8 +210,8 @@ fn flags_for_moments_are_refused_by_name() {
     assert_eq!(shown(&state, &["--last", "1", "--key", "JFK"]).succeeded().json().len(), 1);
 }
 
-/// The page of a log of windows: what it promises, its charts, and its events, which are the lines
-/// of `tail`.
+/// The page of a log of windows: its guarantee, its charts, and its events, which are the lines of
+/// `tail`.
 #[test]
 fn a_page_shows_windows() {
     let lab = Lab::new();

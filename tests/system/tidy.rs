@@ -205,7 +205,8 @@ fn comments_are_narrow() {
     check(problems);
 }
 
-/// The room of a source and the rooms it imports, from the names after `crate::` outside of tests.
+/// Returns the module of a source and the modules that it imports, from the names after `crate::`
+/// outside of tests.
 fn imports(source: &SourceFile, house: &str) -> Option<(String, BTreeSet<String>)> {
     let inside = source.path.strip_prefix(house)?;
     let room = |path: &str| path.split(['/', '.', ':']).next().unwrap_or_default().to_owned();
@@ -237,10 +238,10 @@ fn first_names(text: &str) -> Vec<String> {
     names
 }
 
-/// Rooms that import each other in a circle, each with its imports in the circle.
+/// Returns modules that import each other in a cycle, each with its imports in the cycle.
 fn circle(arrows: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let mut left = arrows.clone();
-    // Remove a room that imports none of the remaining ones.
+    // Remove a module that imports none of the remaining ones.
     while let Some(ground) =
         left.iter().find(|(room, to)| !to.iter().any(|to| to != *room && left.contains_key(to)))
     {

@@ -122,7 +122,7 @@ fn momentum_cools_down_by_a_schedule() {
     let file = lab.write("cooled.csv", (0..EPOCHS).map(row).collect::<String>());
     let expected = lines(&state, &["--view", "moments", "--workload", &format!("matrix:{}", file.display())]);
     assert_same(&shown.json(), &expected);
-    // `tail` weighs by a schedule that nobody thought of when the stream ran.
+    // `tail` can weigh epochs by a schedule that the pipeline does not name.
     let by_flag = ["--view", "moments", "--workload", "momentum:0.5", "--schedule", "linear"];
     assert_same(&lines(&state, &by_flag), &expected);
     finish(&mut tail(&state, &["--workload", "average", "--schedule", "linear"])).failed(2, &["--schedule"]);

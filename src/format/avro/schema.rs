@@ -232,7 +232,7 @@ pub(super) struct RecordPlan {
 /// Treatment of a field.
 #[derive(Debug, PartialEq)]
 pub(super) enum FieldPlan {
-    /// Nothing.
+    /// It is skipped.
     Skip(TypeNumber),
     /// Its value goes to a column.
     Copy(TypeNumber, usize),

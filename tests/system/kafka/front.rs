@@ -88,7 +88,7 @@ impl FrontSettings {
             let request = message(&mut client)?;
             let [kind, version] = [0, 2].map(|at| u16::from_be_bytes([request[at], request[at + 1]]));
             let number = &request[4..8];
-            // Behind the name of the client, which is not compact here.
+            // After the name of the client, which is not compact here.
             let body = || &request[10 + usize::from(u16::from_be_bytes([request[8], request[9]]))..];
             let answer = match (kind, &mut login) {
                 (SASL_HANDSHAKE, Some(login)) => [number, &login.handshake(body())].concat(),
@@ -177,7 +177,7 @@ impl MetadataAnswer<'_> {
         self.pass(length);
     }
 
-    /// Copies what may follow the fields: nothing here.
+    /// Copies the tags after the fields: there are none here.
     fn tags(&mut self) {
         assert_eq!(self.length(), 0);
     }
