@@ -85,9 +85,9 @@ impl Control {
         Control { notice: Some(Arc::new(listener)), ..self }
     }
 
-    /// Calls `listener` with notices that depend on what private rows hold, such as keys that the
-    /// pipeline doesn't list. They are for the operator's eyes, so don't log them. By default they
-    /// are dropped. No notice contains a byte of a record.
+    /// Calls `listener` with notices that depend on the contents of private rows, such as keys that
+    /// the pipeline doesn't list. They are for the operator's eyes, so don't log them. By default
+    /// they are dropped. No notice contains a byte of a record.
     pub fn on_private_notice(self, listener: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Control { private_notice: Some(Arc::new(listener)), ..self }
     }
@@ -147,7 +147,7 @@ impl Control {
         }
     }
 
-    /// Whether anyone listens to private notices.
+    /// Whether private notices have a listener.
     pub(crate) fn shows_private(&self) -> bool {
         self.private_notice.is_some()
     }
@@ -158,8 +158,8 @@ impl Control {
         }
     }
 
-    /// Returns the control of a sink of this run. After a stop, the sink still writes what is
-    /// published, if its server answers within `grace`.
+    /// Returns the control of a sink of this run. After a stop, the sink still writes published
+    /// epochs, if its server answers within `grace`.
     pub(crate) fn with_grace(&self, grace: Duration) -> Self {
         Control { grace, ..self.clone() }
     }

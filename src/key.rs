@@ -2,7 +2,7 @@
 //! source.
 //!
 //! A key file is one line, `hushflow-key-1:` and 64 hexadecimal digits: 32 bytes of the system's
-//! entropy. It is made with mode 0600 and refused if anyone but its owner may read or write it. The
+//! entropy. It is made with mode 0600 and refused if another user may read or write it. The
 //! keys of a cluster's encrypted links are derived from it (`runtime::link`). A sender presents a
 //! [`Token`], a hash of the key. A token is sent in the clear, so a person who sees it may write to
 //! the source but can't join a cluster.
@@ -112,7 +112,7 @@ impl SharedKey {
     /// Reads a key file.
     ///
     /// # Errors
-    /// [`KeyError`] if it can't be read, is not a key file, or others may read or write it.
+    /// [`KeyError`] if it can't be read, is not a key file, or other users may read or write it.
     pub fn load(path: &Path) -> Result<Self, KeyError> {
         let failed = |source| KeyError::Read { path: path.into(), source };
         let form = || KeyError::Form { path: path.into() };

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use rustix::net::{bind, listen};
 
-    /// A listener whose queue is full answers nothing, as a firewall that drops what it gets.
+    /// A listener with a full queue does not answer, like a firewall that drops packets.
     #[test]
     fn a_stop_ends_an_unanswered_connection_attempt() {
         let socket =

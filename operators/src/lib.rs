@@ -20,10 +20,10 @@
 //! without data. [`map_or_fault`] passes items on as they arrive. Operators of an embedder can use
 //! them, too.
 //!
-//! All operators of a release take one [`Measurement`]: what is measured, how it is bounded and
-//! with which noise. Timestamps are epochs, from 1. Items that carry their epoch come at its time
-//! or before, so a run of epochs that close together travels as one batch, at the time of the
-//! first.
+//! All operators of a release take one [`Measurement`], which defines the measured quantities,
+//! their bounds and the noise. Timestamps are epochs, from 1. Items that carry their epoch come at
+//! its time or before, so a run of epochs that close together travels as one batch, at the time of
+//! the first.
 //!
 //! Each worker sums its own records, and only sums are exchanged. The exceptions exchange records:
 //! [`BoundEntities`] by entity, and [`ReleaseWindows`] by key. Everything before [`Commit`] is

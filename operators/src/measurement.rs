@@ -54,8 +54,8 @@ impl MeasurementId {
     }
 }
 
-/// Defines what is measured, how records are bounded and which noise is added. Equal on every
-/// worker. Clones share it.
+/// Defines the measured quantities, the bounds of records and the noise. Equal on every worker.
+/// Clones share it.
 ///
 /// ```
 /// use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};

@@ -1,4 +1,4 @@
-//! `hushflow init`: looks at files, asks what is public knowledge about them, and writes a pipeline
+//! `hushflow init`: reads files, asks for the public knowledge about them, and writes a pipeline
 //! file.
 
 mod ask;

@@ -312,7 +312,7 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
     Ok(subject)
 }
 
-/// Returns the first given flag that changes what a view of moments shows.
+/// Returns the first given flag that changes the output of a view of moments.
 fn given_for_moments(arguments: &TailArguments) -> Option<String> {
     let TailArguments { estimator, squares, workload, total, joint, population, sample, scores, .. } =
         arguments;

@@ -121,7 +121,7 @@ pub enum SourceError {
         line: u64,
         /// The column, unless the whole row is wrong.
         column: Option<String>,
-        /// The defect, and what was expected.
+        /// The defect, and the expected content.
         defect: String,
     },
     /// Another process of a cluster can't read it. The text says which and why.

@@ -107,7 +107,7 @@ impl EstimateField {
     }
 }
 
-/// The estimate of one key at one epoch under one view, and what identifies it.
+/// The estimate of one key at one epoch under one view, with the fields that identify it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EstimateRecord {
     /// The epoch.

@@ -1,4 +1,4 @@
-//! Request parser. It is strict, because a browser shares this server with the whole web.
+//! Request parser. It is strict, because any website can make a browser send requests here.
 //!
 //! It accepts only GET and HEAD without a body, a head of at most [`REQUEST_LIMIT`] bytes, and a
 //! `Host` that is an address, `localhost`, the host that the server listens at or a name that its

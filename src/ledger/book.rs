@@ -25,7 +25,7 @@ impl Book {
     /// `path`.
     ///
     /// # Errors
-    /// [`LedgerError::Missing`] if there is none, and others if it cannot be read.
+    /// [`LedgerError::Missing`] if there is none, and other errors if it can't be read.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let path = resolve(path)?;
         let file = LedgerFile::shared(&path)?;
@@ -73,7 +73,7 @@ pub struct LedgerRequest {
     pub budget: Option<Budget>,
     /// Name of its data set.
     pub data_set: Option<String>,
-    /// Whether others may use the ledger too, so that the data set needs a name.
+    /// Whether other pipelines may use the ledger too, so that the data set needs a name.
     pub shared: bool,
     /// Time of the request, RFC 3339.
     pub started: String,
@@ -250,7 +250,7 @@ fn agreeing(
     }
 }
 
-/// Changes the budget for all pipelines, also below what has been spent. Creates the ledger if
+/// Changes the budget for all pipelines, also to less than the amount spent. Creates the ledger if
 /// needed and returns its directory.
 ///
 /// # Errors

@@ -177,9 +177,9 @@ impl<'a> TableLayout<'a> {
             ends.take_while(|&end| end <= room).count()
         };
         // If a second number would not fit, a long word of quality makes room for it, and follows
-        // on a line of its own. Then what says least is left out: the time of day at which every
-        // epoch starts, or its year, the number of the epoch beside its start, spaces, and last the
-        // start.
+        // on a line of its own. Then the least informative fields are left out: the time of day at
+        // which every epoch starts, or its year, the number of the epoch beside its start, spaces,
+        // and last the start.
         let all = Lead { quality, start, has_epoch: true, least };
         let short = Lead { quality: short, ..all };
         let brief = start.map(|start| start.min(sizes.brief_start));

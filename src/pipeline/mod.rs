@@ -57,7 +57,7 @@ pub struct Pipeline {
     pub name: String,
     /// `[source]`, or several `[[sources]]` that are read together; at least one.
     pub sources: Vec<Source>,
-    /// `[source] missing`, `malformed`: what happens to rows that can't be used.
+    /// `[source] missing`, `malformed`: treatment of rows that can't be used.
     pub rows: RowPolicies,
     /// `[source] preflight`: how a run reacts if its rows don't count.
     pub preflight: Preflight,
@@ -86,7 +86,7 @@ pub struct Pipeline {
     pub window: WindowSpan,
     /// Paths of the strategy, and of that of second moments, if they are read from files.
     pub strategy_files: [Option<PathBuf>; 2],
-    /// `[[views]]`: what readers see; by default one view of the workload of the release.
+    /// `[[views]]`: the views that readers see; by default one view of the workload of the release.
     pub views: Vec<EstimateView>,
     /// `[[sinks]]`: destinations of releases.
     pub sinks: Vec<Sink>,
@@ -251,7 +251,7 @@ impl PublicParameters {
         Bins { histograms: levels.len() as u32, number }
     }
 
-    /// Returns what estimators know of the log.
+    /// Returns the facts about the log that estimators need.
     pub fn log_facts(&self) -> LogFacts<'_> {
         let PublicParameters { key, epochs, privacy, release, .. } = self;
         LogFacts {

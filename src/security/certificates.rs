@@ -155,7 +155,7 @@ fn certificates(field: &'static str, path: &Path) -> Result<Vec<CertificateDer<'
     if found.is_empty() { Err(failed(PemError::NoItemsFound)) } else { Ok(found) }
 }
 
-/// Names the file. What the parser found is left out, because it may be part of a key.
+/// Names the file. The bytes that the parser found are left out, because they may be part of a key.
 fn problem(field: &'static str, path: &Path, expected: &'static str, error: PemError) -> SecurityError {
     let path = path.to_owned();
     match error {

@@ -58,7 +58,7 @@ impl Link {
     /// Tells the peer that no more bytes will come.
     ///
     /// # Errors
-    /// If it can't be told.
+    /// If the notice can't be sent.
     pub(crate) fn close_writing(&mut self) -> io::Result<()> {
         if let Link::Tls(stream) = self {
             stream.close()?;

@@ -12,7 +12,7 @@ use rustls::{
 use super::certificates::{CLIENT_ROOTS, ROOTS, in_words};
 use super::{SecurityError, TlsClient, TlsProblem};
 
-/// Reads of what a server sent before it ended a connection: tickets may come before an alert.
+/// Reads of the data that a server sent before it ended a connection. Tickets may precede an alert.
 const LAST_READS: u32 = 16;
 
 /// An encrypted connection.
@@ -77,7 +77,7 @@ impl TlsStream {
         &self.socket
     }
 
-    /// Sends and receives what belongs to the handshake. An error of `may_wait` ends it.
+    /// Sends and receives the messages of the handshake. An error of `may_wait` ends it.
     pub(super) fn handshake(&mut self, mut may_wait: impl FnMut() -> io::Result<()>) -> io::Result<()> {
         while self.connection.is_handshaking() {
             let step = match self.connection.wants_write() {
@@ -100,7 +100,7 @@ impl TlsStream {
         self.connection.write_tls(&mut self.socket).map(drop)
     }
 
-    /// Reads what the socket has, once. Returns the number of bytes.
+    /// Reads the available bytes of the socket, once. Returns their number.
     fn receive(&mut self) -> io::Result<usize> {
         let read = self.connection.read_tls(&mut self.socket)?;
         let was_handshaking = self.connection.is_handshaking();
@@ -133,7 +133,7 @@ impl TlsStream {
         self.alert().unwrap_or_else(|| self.failed(TlsProblem::EndedEarly))
     }
 
-    /// Reads what the server sent before it ended the connection. Returns the alert in it,
+    /// Reads the data that the server sent before it ended the connection. Returns the alert in it,
     /// explained.
     fn alert(&mut self) -> Option<io::Error> {
         for _ in 0..LAST_READS {

@@ -29,7 +29,7 @@ const LAST_TIMEOUT: Duration = Duration::from_secs(5);
 const TURN_EPOCHS: usize = 64;
 const TURN_BYTES: usize = 256 << 10;
 
-/// How often a reader gets a sign of life if nothing happens.
+/// How often a reader gets a keep-alive comment if there is no event.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// A log that is served as events.
@@ -105,7 +105,7 @@ pub(crate) enum Backlog {
 
 /// The events for one reader.
 pub(crate) struct EventStream {
-    /// The log and what to follow in it.
+    /// The log, and the keys and views to follow in it.
     pub(crate) input: SinkInput,
     /// The selected keys; all if empty.
     pub(crate) keys: Vec<u32>,

@@ -41,7 +41,7 @@ pub struct SourceReader {
     pub(super) changes: Option<ClockChanges>,
     /// Whether more rows may arrive later.
     pub(super) is_live: bool,
-    /// Whether the operator has been told of a row whose clock leaps.
+    /// Whether the operator has had a notice about a row whose clock leaps.
     pub(super) has_noticed_leap: bool,
     /// Whether the first epoch has begun, or a record has joined an epoch.
     has_started: bool,

@@ -2,7 +2,7 @@
 //! a source that turns bad in its middle.
 //!
 //! Rows are taken in blocks of [`BLOCK`], and a stretch is a series of blocks where most rows of
-//! each block don't count. Blocks begin at every twentieth row, whatever the rows hold. So the
+//! each block don't count. Blocks begin at every twentieth row, for any contents of rows. So the
 //! stretch of rows by the public clock is public.
 //!
 //! A source may well begin before the first epoch and end after the last one, and rows whose clock

@@ -254,8 +254,8 @@ impl RowSurvey {
         self.stretches.merge(&other.stretches);
     }
 
-    /// Returns a form of fixed length for another process, whatever the rows hold: without unlisted
-    /// keys, padded.
+    /// Returns a form for another process, without unlisted keys. It is padded, so that its length
+    /// does not depend on the rows.
     pub(crate) fn padded(&self) -> Vec<u8> {
         let unlisted_keys = HashMap::new();
         let bytes = bincode::serialize(&RowSurvey { unlisted_keys, ..self.clone() });

@@ -105,7 +105,7 @@ impl FollowedList {
     /// Appends `names` under the next numbers. They are durable when this returns.
     ///
     /// # Errors
-    /// Errors of the disk, or a list that is no longer the one in the state directory.
+    /// Errors of the disk, or a list that has been replaced in the state directory.
     pub fn add(&mut self, names: &[Vec<u8>]) -> Result<(), StateError> {
         self.log.confirm()?;
         let synced = self.log.synced();

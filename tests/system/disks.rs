@@ -105,7 +105,7 @@ fn a_disk_mounted_read_only_is_refused_and_the_next_run_resumes() {
     resumes(&pipeline, &lab.path("state"), &releases(&lab.path("state")));
 }
 
-/// A run that publishes nothing is charged nothing, whatever the size of the disk.
+/// A run that publishes nothing is not charged, for any size of the disk.
 #[test]
 fn a_disk_without_room_for_the_first_epoch_costs_nothing() {
     let lab = Lab::new();

@@ -137,7 +137,7 @@ impl Sender<'_> {
         kill: impl FnOnce(&mut Child, (&AtomicU64, &AtomicU64)),
     ) -> Ended {
         let mut numbers = acknowledgements(back);
-        // A run that has published everything waits for nobody, and may not have noticed a
+        // A run that has published everything waits for no sender, and may not have noticed a
         // connection.
         let Some(first) = numbers.next() else { return wait(child) };
         assert!(first >= self.safe, "{first} are left of {} acknowledged records", self.safe);

@@ -149,7 +149,7 @@ fn momentum_cools_down_by_a_schedule() {
     }
 }
 
-/// The forecast of a pair of strategies is what its log has, and both are part of the log.
+/// The forecast of a pair of strategies has the noise of its log, which stores both strategies.
 #[test]
 fn second_moments_have_a_strategy_of_their_own() {
     let lab = Lab::new();

@@ -56,9 +56,9 @@
 //! nothing bounds k. A guarantee about one kind of entity implies nothing about another kind unless
 //! the second lies within the first.
 //!
-//! What discrete noise adds to δ does not grow with f. It is the distance between the actual noise
-//! and its ideal, which does not depend on the data. What the discovery of keys adds covers the two
-//! entities of a moved record from the start (`discovery/mod.rs`).
+//! The increase of δ by discrete noise does not grow with f. It is the distance between the actual
+//! noise and its ideal, which does not depend on the data. The increase by the discovery of keys
+//! covers both entities of a moved record (`discovery/mod.rs`).
 
 use crate::sensitivity::Neighbours;
 use serde::{Deserialize, Serialize};

@@ -21,7 +21,7 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// A mechanism, by what bounds its privacy loss between neighbours.
+/// A mechanism, by the bound of its privacy loss between neighbours.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum PrivacyEvent {

@@ -238,7 +238,7 @@ fn unsuitable_parameters_are_refused() {
     assert!(matches!(refused(none), MeasurementError::Clip(_)));
 }
 
-/// The builder cannot omit what a mechanism needs of its clipper.
+/// The builder gives the clipper every setting that a mechanism needs.
 #[test]
 fn the_clipper_matches_the_mechanism() {
     let layout = Layout::new(2, SecondMoment::Full);

@@ -16,7 +16,7 @@ use super::super::{PRIVATE, prospects, thousands};
 /// Maximum number of epochs and unlisted keys in a list.
 pub(super) const LISTED: usize = 12;
 
-/// Titles of what counts in an epoch, if the limits of entities decide.
+/// Titles of the counts in an epoch, if the limits of entities decide.
 const WITHIN_LIMITS: &str = "within limits";
 const MEANS: &str = "means";
 

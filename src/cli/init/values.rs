@@ -124,7 +124,7 @@ pub(super) fn list(values: &[String]) -> String {
     values.iter().map(quoted).collect::<Vec<_>>().join(",")
 }
 
-/// Reads what happens to more records of an entity than count in an epoch.
+/// Reads the treatment of surplus records of an entity in an epoch.
 pub(super) fn repeat_policy(text: &str) -> Result<RepeatPolicy, String> {
     match text {
         "keep" => Ok(RepeatPolicy::Keep),

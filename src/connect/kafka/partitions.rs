@@ -173,7 +173,7 @@ impl PartitionSearch {
         }
     }
 
-    /// Asks again until nobody reads the topic.
+    /// Asks again until the topic has no reader.
     fn repeat(mut self, control: &Control, found: &Weak<AtomicU32>) {
         while found.strong_count() > 0 && !control.is_stopped() {
             control.sleep(EVERY);

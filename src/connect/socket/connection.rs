@@ -384,7 +384,7 @@ impl CurrentPeer {
     }
 
     /// Sends a number if it is greater than the last one. Disconnects a peer that does not read,
-    /// because it would not know what is safe.
+    /// because it would not know which records are safe.
     pub(super) fn send_number(&self, number: u64) {
         let mut peer = self.peer();
         let Some(AcknowledgedPeer { wire, last }) = peer.as_mut() else { return };

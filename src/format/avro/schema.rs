@@ -40,7 +40,7 @@ pub(super) struct Schema {
     pub(super) root: TypeNumber,
 }
 
-/// A type, by how its values are encoded and what they mean.
+/// A type: the encoding and the meaning of its values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum AvroType {
     Null,

@@ -77,7 +77,7 @@ impl IngestReader {
         &self.segment.head.header
     }
 
-    /// Waits for what follows the last records read.
+    /// Waits for the frame after the last records read.
     fn next(&self) -> io::Result<NextFrame> {
         let name = self.segment.head.name();
         let mut shared = self.ingest.shared();

@@ -1,5 +1,5 @@
-//! A server in front of the cluster, with what the cluster lacks: topics that get more partitions,
-//! encryption, and users with passwords. Clients see its own address alone.
+//! A server in front of the cluster, with features that the cluster lacks: topics that get more
+//! partitions, encryption, and users with passwords. Clients see only the address of this server.
 //!
 //! It passes one request and its answer at a time on each connection, as a server may.
 

@@ -1,10 +1,10 @@
-//! `tail --web`: the page gets exactly what `tail --json` prints; other sites get nothing; a
-//! stalled client delays nobody; and a real browser shows the page.
+//! `tail --web`: the page gets exactly what `tail --json` prints, other sites get no data, a
+//! stalled client delays no other one, and a real browser shows the page.
 //!
 //! - `browser`: a headless Chromium, if installed.
-//! - `pages`: what the browser shows.
+//! - `pages`: the page in the browser.
 //! - `readings`: the numbers of charts.
-//! - `shown`: what the page says beside its numbers.
+//! - `shown`: the texts of the page beside its numbers.
 
 mod browser;
 mod pages;

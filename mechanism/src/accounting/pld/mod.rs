@@ -8,7 +8,7 @@
 //!
 //! # Adaptive composition
 //! **Theorem** (Zhu, Dong & Wang 2022, Theorem 10). Let (P_i, Q_i) be fixed beforehand. Suppose
-//! that whatever was released before, mechanism i is dominated by (P_i, Q_i). Then the composition
+//! that mechanism i is dominated by (P_i, Q_i) for any earlier releases. Then the composition
 //! is dominated by the product of the pairs. The *mechanisms* may be chosen adaptively, but not
 //! the *pairs*: no filter is known for pairs that depend on releases. Interactive mechanisms may
 //! be interleaved (Vadhan & Zhang 2023, for trade-off functions, which are equivalent to δ(·)).

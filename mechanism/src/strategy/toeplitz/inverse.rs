@@ -1,5 +1,5 @@
 //! The banded inverse square root: `C⁻¹` is a Toeplitz matrix with b bands, and C runs as a
-//! recursion over its last b − 1 outputs (Kalinin and others, "Back to square roots", arXiv
+//! recursion over its last b − 1 outputs (Kalinin et al., "Back to square roots", arXiv
 //! 2505.12128).
 //!
 //! `banded-inverse-optimal:b`, with fitted coefficients, runs in the same way.
