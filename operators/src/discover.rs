@@ -15,7 +15,7 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Map;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Number that names and candidates have among the shards of an epoch. No shard has it.
+/// Number of names and candidates among the shards of an epoch. No shard has it.
 pub const DISCOVERY_SHARD: u32 = u32::MAX;
 
 /// Returns the name of a key by the number that its records have.

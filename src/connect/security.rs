@@ -111,7 +111,7 @@ pub(super) const NKEY: SecretFields = SecretFields { variable: "nkey_env", file:
 pub(super) const CREDENTIALS: SecretFields =
     SecretFields { variable: "credentials_env", file: "credentials_file" };
 
-/// Keys of a user, as NATS has them.
+/// Keys of a user of NATS.
 pub(super) static KEY_FIELDS: &[FieldDefinition] = &[
     FieldDefinition::optional(
         NKEY.variable,

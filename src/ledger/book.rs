@@ -1,4 +1,4 @@
-//! The ledger on disk: reserves room, charges each state directory once, and looks up entries.
+//! The ledger on disk: reserves budget, charges each state directory once, and looks up entries.
 
 use std::path::{Path, PathBuf};
 
@@ -99,14 +99,14 @@ impl LedgerRequest {
     }
 }
 
-/// Reserves room in the ledger in the directory `path` for the releases of a state directory, and
+/// Reserves budget in the ledger in the directory `path` for the releases of a state directory, and
 /// returns how to pay.
 ///
-/// - The state directory has begun: its entry must exist, and the result is `None` because nothing
-///   is left to pay. A budget added later takes effect now; if the entries together exceed a
-///   budget, nothing more may be released.
-/// - It has not begun: its room is reserved until the run pays or ends. Paying checks again, so
-///   nothing is entered beyond the budget, even if reservations were lost.
+/// - The state directory has begun: its entry must exist, and the result is `None` because there
+///   is nothing left to pay. A budget added later takes effect now; if the entries together exceed
+///   a budget, no more may be released.
+/// - It has not begun: its budget is reserved until the run pays or ends. Paying checks again, so
+///   no entry exceeds the budget, even if reservations were lost.
 ///
 /// # Errors
 /// [`LedgerError`]; nothing may be released.
@@ -140,7 +140,7 @@ pub fn enter(
     Ok(Some(LedgerPayment { entered, enter: Box::new(enter) }))
 }
 
-/// Reserves room in addition to entries and other reservations.
+/// Reserves budget in addition to entries and other reservations.
 fn reserve(file: &LedgerFile, ledger: Ledger, request: &LedgerRequest) -> Result<Reservation, LedgerError> {
     let path = file.path();
     let refused = |refusal| LedgerError::Refused { path: path.into(), refusal };
@@ -149,8 +149,8 @@ fn reserve(file: &LedgerFile, ledger: Ledger, request: &LedgerRequest) -> Result
     Ok(Reservation::make(path, &text)?)
 }
 
-/// Checks that a ledger has room for a request besides entries and reservations, and changes
-/// nothing.
+/// Checks that a ledger has enough budget left for a request besides entries and reservations.
+/// Changes nothing.
 ///
 /// # Errors
 /// [`LedgerError`] if a run would be refused.

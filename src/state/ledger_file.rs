@@ -1,5 +1,5 @@
 //! Storage of a ledger: one sealed file in a directory that is locked while it changes, and files
-//! that reserve room until a run pays.
+//! that reserve budget until a run pays.
 //!
 //! A reservation has an exclusive `flock`, which the kernel releases when the run ends, so nothing
 //! has to be given back after a crash. It only informs other runs: nothing is published because of
@@ -146,7 +146,7 @@ impl Reservation {
         Ok(texts)
     }
 
-    /// Returns the text of a reservation whose run is alive.
+    /// Returns the text of a reservation whose run has not ended.
     fn read(path: &Path) -> Result<Option<Vec<u8>>, StateError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match open(path, flags, Mode::empty()) {

@@ -1,4 +1,4 @@
-//! Makes the strategy that a name stands for: by a fit, from a file, or by comparing all
+//! Makes the strategy with a given name: by a fit, from a file, or by comparing all
 //! strategies.
 
 mod error;

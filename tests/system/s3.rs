@@ -219,8 +219,8 @@ fn an_object_that_has_changed_is_refused() {
     finish(&mut run(&pipeline, &case.state(), 1)).succeeded();
     let published = releases(&case.state()).len();
     assert!(published > 0);
-    // The end of the input has closed all epochs that it had begun: the rest of the object is known
-    // only by its length, so a new object goes on.
+    // The end of the input has closed all epochs that it had begun. The rest of the object is known
+    // only by its length, so the next rows come in a new object.
     server.put("in/2.csv", &case.csv(1000..2000));
     finish(&mut run(&pipeline, &case.state(), 1)).succeeded();
     assert!(releases(&case.state()).len() > published);

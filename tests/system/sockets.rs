@@ -163,7 +163,7 @@ fn columns_may_be_named_in_the_pipeline_and_lines_may_be_json() {
         .expect("a pipeline")
         .replace("format = 'csv'", "format = 'ndjson'");
     case.lab.write("pipeline.toml", text);
-    // A socket left behind by a dead run is not an obstacle.
+    // A socket file left behind by a run that has died does not prevent a start.
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
     let run = case.start(&pipeline, &UNTIL_IDLE);
     let object = |row: &String| {

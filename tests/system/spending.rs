@@ -30,7 +30,7 @@ fn a_run_that_is_killed_before_its_first_release_has_paid_nothing() {
         finish(&mut command("ledger", &data.state("shared"))).failed(1, &["there is no ledger here"]);
         assert_eq!(releases(&state).len(), 0);
     }
-    // Other runs can use all the room that killed runs had reserved.
+    // Other runs can use all the budget that killed runs had reserved.
     data.run(&data.shared("second")).succeeded();
     data.run(&data.shared("third")).succeeded();
     assert_eq!((entries(&data.ledger()), reserved()), (vec!["second", "third"], 0));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Maximum number of lines of a file.
 const ROOM: usize = 500;
 
-/// Maximum number of characters of a line of comments, and of code in them, as rustfmt has it.
+/// Maximum number of characters of a line of comments, and of code in them, as set for rustfmt.
 const COMMENT: usize = 100;
 const CODE: usize = 110;
 

@@ -59,7 +59,7 @@ pub enum EventError {
 }
 
 impl PrivacyEvent {
-    /// Returns the dominating pair (P, Q): P is the world with the record.
+    /// Returns the dominating pair (P, Q): P is the distribution with the record.
     ///
     /// # Errors
     /// [`AccountingError`] for parameters out of range.

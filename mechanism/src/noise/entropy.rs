@@ -194,8 +194,7 @@ impl Offsets {
         Self(epochs)
     }
 
-    /// Keeps the offsets as long as the process lives, so that a
-    /// [`NoiseSource`] stays a plain value.
+    /// Keeps the offsets until the process ends, so that a [`NoiseSource`] stays a plain value.
     pub fn leaked(self) -> &'static Self {
         Box::leak(Box::new(self))
     }

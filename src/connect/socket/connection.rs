@@ -193,7 +193,7 @@ impl PeerConnections {
         self.control.sleep(self.backoff.pause());
     }
 
-    /// Handles waiting connections. Returns whether the current peer must make room for one of
+    /// Handles waiting connections. Returns whether the current peer must give its turn to one of
     /// them. `progress` is the time of the current peer's last usable line, or of its connection if
     /// it `is_new`.
     pub(super) fn must_make_room(&mut self, progress: Instant, is_new: bool) -> bool {

@@ -1,4 +1,4 @@
-//! Records as columns, as Parquet and Arrow have them.
+//! Records as columns, in the form of Parquet and Arrow.
 
 use std::collections::HashMap;
 
