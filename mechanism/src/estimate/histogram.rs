@@ -44,10 +44,9 @@
 //! The interval is as coarse as the bins, and holds for any distribution inside them. The estimate
 //! interpolates F̂ within the bin.
 //!
+//! # Conditional on the quality
 //! A line reports shares only if T clearly exceeds its noise, so noise influences which lines have
-//! them.
-//! them.
-//! N = aT + ε with ε independent of T, so N and N − pT share the noise a·e and (a − p)·e with
+//! them. N = aT + ε with ε independent of T, so N and N − pT share the noise a·e and (a − p)·e with
 //! the error e of T. Intervals of counts, shares and quantiles are those given the range of T
 //! ([`selection`](super::selection)).
 

@@ -5,7 +5,6 @@
 //!
 //! # Theorem
 //! Let s₀ be the joint sensitivity of the moments for an entity that has one record at a time and
-//! Let s₀ be the joint sensitivity of the moments for an entity that has one record at a time and
 //! takes part as its schema allows (a single record takes part once). Let V be the squared
 //! sensitivity of C₁ for contributions of norm 1, and −g ≤ 0 a lower bound of the overlaps of its
 //! columns. Let each bin have noise of deviation σ·s/√e, and the moments their noise for σ and s.

@@ -25,7 +25,7 @@ pub(crate) use stream::{Assigned, Random, Stream, assigned, expected_sums, sums_
 const SPARE_MEMORY: u64 = 2 << 30;
 
 /// A temporary directory, in memory if there is enough. Runs sync every commit, which is slow on a
-/// disk, and no test can detect whether a sync would survive a power cut.
+/// disk, and tests could not detect a missing sync, which matters only in a power cut.
 fn temporary_directory() -> TempDir {
     let memory = Path::new("/dev/shm");
     let is_spare = rustix::fs::statvfs(memory).is_ok_and(|room| room.f_bavail * room.f_frsize > SPARE_MEMORY);
