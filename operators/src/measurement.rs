@@ -175,7 +175,7 @@ impl Measurement {
     /// shard. They are sent at the time of the epoch, or before.
     ///
     /// The noise covers records that the [clipper](Self::clipper) of this measurement bounded.
-    /// [`Accumulate`](crate::Accumulate) adds no others; here the caller must ensure this.
+    /// [`Accumulate`](crate::Accumulate) adds only such records; here the caller must ensure this.
     pub fn partial_sums(&self, epoch: u64, shard: u32, offset: u64, sums: Sums) -> PartialSums {
         PartialSums { measurement: self.id(), epoch, shard, offset, sums }
     }

@@ -224,7 +224,7 @@ pub(crate) enum RequestError {
     Gone(io::Error),
     /// The connection can't be secured until a person corrects something.
     Insecure(SecurityError),
-    /// The server refuses, in its own words, which concern the stream and not records.
+    /// The server refuses. Its message concerns the stream and not records.
     Refused {
         /// The server and its stream.
         path: PathBuf,
@@ -256,7 +256,7 @@ impl From<SecurityError> for RequestError {
     }
 }
 
-/// A problem that a retry may fix, in the server's words or ours.
+/// A problem that a retry may fix, described by the server or by this program.
 pub(super) fn transient(words: impl Into<String>) -> RequestError {
     RequestError::Transient(io::Error::other(words.into()))
 }

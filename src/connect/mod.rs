@@ -7,7 +7,7 @@
 //!
 //! A source implements [`SourceConfig`]: it opens an [`Origin`], which delivers bytes or rows from
 //! a [`Position`] on. A source that can't be read again is copied into the [`journal`], which is an
-//! origin too. [`crate::format`] cuts bytes into rows, whatever their origin. A sink implements
+//! origin too. [`crate::format`] cuts bytes of any origin into rows. A sink implements
 //! [`SinkConfig`]: it opens an [`Outlet`].
 //!
 //! **Security.** [`security`] reads the fields for secrets and TLS that systems share. A path never

@@ -158,7 +158,7 @@ impl EstimateRecord {
         rows
     }
 
-    /// Returns the word about the estimate as a whole: its quality, or why there is none.
+    /// Returns the text about the estimate as a whole: its quality, or the reason for its lack.
     pub fn word(&self) -> Option<&str> {
         let word = self.fields.iter().find_map(|field| match &field.value {
             FieldValue::Word(word) => Some(word.as_str()),

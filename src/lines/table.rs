@@ -28,11 +28,11 @@ const NARROW_VIEW: usize = 6;
 const QUALITY: usize = 17;
 const QUALITY_TITLE: usize = 9;
 
-/// Characters of a key that must fit before the word of quality does. Without room for both, a long
-/// word follows on a separate line.
+/// Characters of a key that must fit before the quality does. Without space for both, a long
+/// quality follows on a separate line.
 const KEY: usize = 12;
 
-/// Numbers that a line of a terminal shows, if it has room for them beside the key.
+/// Numbers that a line of a terminal shows, if it has space for them beside the key.
 const WANTED: usize = 2;
 
 /// The fields of a line before its layout.
@@ -176,10 +176,9 @@ impl<'a> TableLayout<'a> {
             });
             ends.take_while(|&end| end <= room).count()
         };
-        // If a second number would not fit, a long word of quality makes room for it, and follows
-        // on a line of its own. Then the least informative fields are left out: the time of day at
-        // which every epoch starts, or its year, the number of the epoch beside its start, spaces,
-        // and last the start.
+        // If a second number would not fit, a long quality moves to a separate line. Then the least
+        // informative fields are left out: the time of day at which every epoch starts, or its
+        // year, the number of the epoch beside its start, spaces, and last the start.
         let all = Lead { quality, start, has_epoch: true, least };
         let short = Lead { quality: short, ..all };
         let brief = start.map(|start| start.min(sizes.brief_start));

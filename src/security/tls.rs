@@ -190,8 +190,8 @@ impl Write for TlsStream {
     }
 }
 
-/// Explains an error in terms of what a person can change. `roots` is the field that names the
-/// roots of the peer's certificate; this end `is_certified` if it has one too.
+/// Explains an error in terms of settings that a person can change. `roots` is the field that names
+/// the roots of the peer's certificate; this end `is_certified` if it has one too.
 fn explained(error: TlsError, roots: &'static str, is_certified: bool) -> TlsProblem {
     match error {
         TlsError::InvalidCertificate(problem) => match problem {

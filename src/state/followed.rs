@@ -250,7 +250,7 @@ mod tests {
             }
             (0..bytes.len()).for_each(|length| check(&bytes[..length], length, reached));
         }
-        // Damage before the last frame is an error, whatever `reached` is.
+        // Damage before the last frame is an error for any `reached`.
         let mut bad = bytes.clone();
         bad[lengths[1] - 1] ^= 1;
         disk.put("followed-2", &bad);

@@ -186,7 +186,7 @@ fn a_revoked_permission_is_named_and_no_epoch_is_lost() {
         let path = if name.is_empty() { state.clone() } else { state.join(name) };
         std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("the test owns its files");
     };
-    // Open to others, so raw sums could be read.
+    // Readable by other users, so raw sums could be read.
     for (name, closed, open) in
         [("", 0o700, 0o755), (PRIVATE_LOG, 0o600, 0o644), ("checkpoint.a", 0o600, 0o640)]
     {

@@ -353,7 +353,7 @@ mod tests {
         (0..count).map(|i| (((i * i + 3) * (seed + 1) * 7919) % 100_003) as f64 / 50_001.5 - 1.0).collect()
     }
 
-    /// A replaced record moves R by at most D/n′, and trimmed means by what R allows.
+    /// A replaced record moves R by at most D/n′, and trimmed means by at most their bound for R.
     #[test]
     fn sensitivities_hold() {
         let trimmed = TrimSizes { subset: 24, left_out: 3, tail: 9, middle: 12 };

@@ -198,7 +198,7 @@ pub(crate) fn await_until(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a pipe that nobody reads is full.
+/// Waits until a pipe is full that is not read.
 #[track_caller]
 pub(crate) fn await_full(pipe: impl AsFd) {
     let mut last = (0, Instant::now());

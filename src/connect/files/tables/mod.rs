@@ -322,7 +322,7 @@ mod tests {
             writer.settle().unwrap();
             assert_eq!(names(&directory), [name(1, 3)]);
             drop(writer);
-            // The range keeps its name, whatever the length of ranges is now.
+            // The range keeps its name if the configured length of ranges changes.
             let mut writer = RangeWriter::new(RangeDirectory { epochs: 5, ..sink.clone() });
             assert_eq!(writer.begin().unwrap(), OutletContent { whole: 0, last: Some(stamp(2)) });
             let first = fs::read(directory.join(name(1, 3))).unwrap();
