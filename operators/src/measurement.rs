@@ -309,7 +309,7 @@ impl MeasurementBuilder {
     }
 
     /// Draws the noise of a shard just before its sums are read, not while waiting for them. This
-    /// is faster where nothing waits, as in a training loop, because the noise is still in the
+    /// is faster where no operator waits, as in a training loop, because the noise is still in the
     /// processor's cache.
     pub fn draw_late(mut self) -> Self {
         self.options.draw_ahead = false;
@@ -429,8 +429,8 @@ impl MeasurementBuilder {
     }
 }
 
-/// Returns the bounds of all values of a record: of its columns, and the outer edges of values for
-/// histograms alone.
+/// Returns the bounds of all values of a record: of its columns, and the outer edges of values that
+/// are only for histograms.
 fn with_outer_edges(bounds: &[(f64, f64)], clipper: &Clipper) -> Arc<[(f64, f64)]> {
     let mut all = bounds.to_vec();
     all.resize(clipper.record_width(), (0.0, 1.0));

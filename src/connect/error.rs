@@ -206,8 +206,8 @@ impl From<FormatError> for SourceError {
     }
 }
 
-/// Returns the error of reading `path`: our own one if the journal's thread, files or a reader of
-/// rows reported it.
+/// Returns the error of reading `path`. An error that the journal's thread, files or a reader of
+/// rows reported is kept.
 pub(crate) fn io_error(path: &Path, source: io::Error) -> SourceError {
     let io = |source| SourceError::Io { path: path.into(), source };
     let state = |source: io::Error| source.downcast::<StateError>().map_or_else(io, SourceError::Journal);

@@ -166,7 +166,7 @@ impl Login {
         Login { user, password: secret(settings, PASSWORD) }
     }
 
-    /// Reads [`USER_FIELDS`] for a server that knows no user without a password.
+    /// Reads [`USER_FIELDS`] for a server on which every user has a password.
     pub(super) fn with_password(settings: &SystemSection<'_, '_>) -> Self {
         let login = Login::read(settings);
         if login.password.is_none()

@@ -18,7 +18,7 @@ pub(crate) struct HttpRequest {
     query: Vec<(String, String)>,
     /// Number of the last event that a returning client has seen.
     pub(crate) last_event: Option<u64>,
-    /// Whether the client wants the head of the answer alone.
+    /// Whether the client requests only the head of the answer.
     pub(super) head_only: bool,
 }
 

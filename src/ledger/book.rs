@@ -102,9 +102,9 @@ impl LedgerRequest {
 /// Reserves budget in the ledger in the directory `path` for the releases of a state directory, and
 /// returns how to pay.
 ///
-/// - The state directory has begun: its entry must exist, and the result is `None` because there
-///   is nothing left to pay. A budget added later takes effect now; if the entries together exceed
-///   a budget, no more may be released.
+/// - The state directory has begun: its entry must exist, and the result is `None` because it
+///   has paid already. A budget added later takes effect now; if the entries together exceed a
+///   budget, no more may be released.
 /// - It has not begun: its budget is reserved until the run pays or ends. Paying checks again, so
 ///   no entry exceeds the budget, even if reservations were lost.
 ///
@@ -150,7 +150,7 @@ fn reserve(file: &LedgerFile, ledger: Ledger, request: &LedgerRequest) -> Result
 }
 
 /// Checks that a ledger has enough budget left for a request besides entries and reservations.
-/// Changes nothing.
+/// Does not change the ledger.
 ///
 /// # Errors
 /// [`LedgerError`] if a run would be refused.

@@ -40,7 +40,7 @@ pub(super) struct TableRow<'a> {
     pub(super) epoch: &'a str,
     /// Start of the epoch; empty if epochs are counted.
     pub(super) start: &'a str,
-    /// The part of it that tells epochs apart.
+    /// The part of it that distinguishes epochs.
     pub(super) brief_start: &'a str,
     /// Name of the view, if there are several.
     pub(super) view: Option<&'a str>,
@@ -59,7 +59,7 @@ pub(super) struct TableSizes {
     pub(super) horizon: u64,
     /// Characters of the longest key.
     pub(super) longest_key: usize,
-    /// Characters of the start of an epoch, and those that tell epochs apart.
+    /// Characters of the start of an epoch, and of the part that distinguishes epochs.
     pub(super) start: usize,
     pub(super) brief_start: usize,
 }

@@ -52,7 +52,7 @@ struct Header {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Grid {
-    /// Encoded sums, exactly: the grid of logs that name none.
+    /// Encoded sums, exactly: the grid of logs that name no grid.
     #[default]
     Exact,
     /// Encoded sums, rounded to a grid for noise of 64 bits.

@@ -141,7 +141,7 @@ impl WindowPublication {
         &self.estimate
     }
 
-    /// Returns the estimates in the release of an epoch, key by key; none if no window ends with
+    /// Returns the estimates in the release of an epoch, key by key; empty if no window ends with
     /// it. `None` if the values are malformed.
     pub fn read(&self, epoch: u64, mut values: &[i128]) -> Option<Vec<Arc<dyn Estimate>>> {
         let span = self.span();

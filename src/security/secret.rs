@@ -81,7 +81,7 @@ impl fmt::Debug for Secret {
 }
 
 impl fmt::Debug for SecretReference {
-    /// Formats the field alone: someone may have written the secret into it.
+    /// Formats only the name of the field: its value may be the secret itself, by mistake.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.place {
             SecretPlace::Variable(_) => self.fields.variable,

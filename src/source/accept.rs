@@ -49,7 +49,7 @@ impl SourceReader {
                 let change = self.clock_change(slot, arrival);
                 self.survey.clocks.note_change(change);
             }
-            // After the last epoch a leap closes none.
+            // After the last epoch a leap closes no epoch.
             if !self.epochs.is_over() && self.leaps(arrival, before) {
                 return Ok(());
             }
@@ -126,8 +126,8 @@ impl SourceReader {
     fn leaps(&mut self, arrival: i64, before: ResumePoint) -> bool {
         let leaps = self.epochs.leaps(arrival, before, self.line);
         let has_begun = self.epochs.has_begun();
-        // If the first rows leap, the notice waits for one that does not. Without one, an error
-        // says more.
+        // If the first rows leap, the notice waits for a row that does not. If there is no such
+        // row, an error explains more.
         let is_due = match leaps {
             true => self.is_live || has_begun,
             false => self.counters.leaping_clock > 0 && !self.is_live && !has_begun,

@@ -215,8 +215,8 @@ impl RowRules {
         }
     }
 
-    /// Reads the values for histograms alone. One that is missing, can't be read or is not listed
-    /// is NaN, and never makes a row unusable.
+    /// Reads the values that are only for histograms. One that is missing, can't be read or is not
+    /// listed is NaN, and never makes a row unusable.
     fn read_extra(&self, row: &Row, values: &mut Vec<f64>, survey: &mut RowSurvey) {
         for (slot, numbers) in (self.roles.dimension..).zip(&self.roles.extra) {
             let (value, is_missing) = match numbers {

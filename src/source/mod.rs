@@ -200,7 +200,7 @@ impl RowCounters {
 }
 
 impl RowCounters {
-    /// Rows that count for nothing, or in another epoch than their own.
+    /// Rows that are not counted, or in another epoch than their own.
     pub(crate) fn uncounted(&self) -> u64 {
         let RowCounters {
             unusable,

@@ -30,7 +30,7 @@ const COLUMN_ROOM: usize = 512;
 /// Private facts about the rows of a source.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct RowSurvey {
-    /// One for each wanted column: the values first, those for histograms alone, then key, entity,
+    /// One for each wanted column: the values first, those only for histograms, then key, entity,
     /// times and id.
     pub columns: Vec<ColumnSurvey>,
     /// Number of rows that are unusable as a whole, and the first such defect.
@@ -74,7 +74,7 @@ pub struct ColumnSurvey {
     pub numeric_times: u64,
     /// Its values compared with its bounds.
     pub values: ValueSurvey,
-    /// Rows with and without a bin, if it is for a histogram alone.
+    /// Rows with and without a bin, if it is only for a histogram.
     pub bins: BinSurvey,
 }
 
@@ -321,7 +321,7 @@ impl TimeSurvey {
     }
 }
 
-/// Whether a time ends with an offset from UTC, or is a date, which needs none.
+/// Whether a time ends with an offset from UTC, or is a date, which needs no offset.
 fn has_offset(time: &[u8]) -> bool {
     let clock = time.iter().position(|byte| matches!(byte, b'T' | b't' | b' '));
     clock.is_none_or(|at| time[at + 1..].iter().any(|byte| matches!(byte, b'Z' | b'z' | b'+' | b'-')))

@@ -273,7 +273,7 @@ fn a_tree_of_bins_lowers_the_noise_of_distributions() {
     assert!(width(&tree) < 0.6 * width(&flat), "{} {}", width(&tree), width(&flat));
 }
 
-/// A row without x counts for its text alone.
+/// A row without x counts only for its text.
 #[test]
 fn a_row_counts_in_the_bins_of_what_it_has() {
     let lab = Lab::new();

@@ -293,7 +293,7 @@ fn parquet_files_make_a_pipeline_that_check_accepts() {
     assert_eq!((&checked[0]["rows"], &checked[0]["outcomes"]["records"]), (&56.into(), &56.into()));
 }
 
-/// Files as spreadsheets, sensors and servers write them: each is counted whole, by flags alone.
+/// Files as spreadsheets, sensors and servers write them: each is counted whole, with options only.
 #[test]
 fn delimiters_times_and_directories_are_found() {
     let lab = Lab::new();

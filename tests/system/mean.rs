@@ -50,7 +50,7 @@ fn a_corrupt_reading_moves_no_mean() {
 }
 
 /// Delays have a long tail, which is clipped and removed: the mean of 10 minutes comes out below 7.
-/// Temperatures have none.
+/// Temperatures have no long tail.
 #[test]
 fn skewed_columns_are_warned_of() {
     let warnings = |arguments: &str| {

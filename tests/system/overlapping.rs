@@ -318,7 +318,7 @@ fn an_attack_on_all_windows_of_a_unit_stays_within_the_charge() {
     let covariance = publication(&weather(&lab, WEATHER, 30, "method = 'ssp-tight'\nwindow = 2\n", ""));
     let found = audit(150).run(&covariance, &|_| ()).unwrap();
     assert!(found.ok && found.mu > 0.7 * found.mu_claimed, "{found:?}");
-    // Every window with the whole budget, as if a record were in one.
+    // A fault: every window gets the whole budget, as if a record were in a single window.
     let whole = weather(&lab, WEATHER, 30, release, "");
     let stolen = publication(&sliding).with_estimate_of(&publication(&whole));
     let found = audit(150).run(&stolen, &|_| ()).unwrap();

@@ -38,7 +38,7 @@ impl ObjectServer {
         Some(server)
     }
 
-    /// A server that speaks TLS alone, with the certificate of these files, and without a bucket.
+    /// A server that only speaks TLS, with the certificate of these files, and without a bucket.
     pub(crate) fn encrypted(tls: Arc<ClientConfig>, certificate: &Path, key: &Path) -> Option<Self> {
         Self::begin(
             Some(tls),

@@ -203,7 +203,7 @@ fn a_peer_may_disconnect_and_return() {
     assert!(ended.err.contains("trying again"), "a missing source is reported: {}", ended.err);
 }
 
-/// No junk stops the run, and none appears in a message.
+/// Junk does not stop the run, and does not appear in messages.
 #[test]
 fn junk_is_refused_or_counted() {
     let case = SocketStream::new();
@@ -361,7 +361,7 @@ fn requests_from_web_pages_and_tls_clients_publish_nothing() {
     }
 }
 
-/// The strangers in the queue send nothing, and the connected one sends half a line.
+/// The peers in the queue send no data, and the connected one sends half a line.
 #[test]
 fn idle_strangers_block_no_connection() {
     let case = SocketStream::new();

@@ -14,8 +14,8 @@
 //!   these points is near the mean, and the records near the mean exclude the corruption that
 //!   matters.
 //!
-//! This R is no less, and the proof below only needs some S′. Time is exponential in the columns
-//! alone.
+//! This R is no less, and the proof below only needs some S′. Time is exponential only in the
+//! number of columns.
 //!
 //! # Privacy, with our own proof
 //! Along each direction, records are projected and rounded to integers of an interval of length D.
@@ -36,8 +36,8 @@
 //! - **If R > b** for both of two neighbours (else the sensitivity holds for the pair), each is
 //!   refused except with probability below δ/12: R̂ plus a margin must stay below b, and the margin
 //!   is the (1 − δ/12)-quantile of the noise.
-//! - **The interval** is public (R of the question), so no budget goes to a range. If none is
-//!   known, `located` finds one first.
+//! - **The interval** is public (R of the question), so no budget goes to a range. If no interval
+//!   is known, `located` finds one first.
 //!
 //! # Public points
 //! Public points from which a mean is drawn or searched: an even grid over a cube.

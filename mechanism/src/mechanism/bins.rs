@@ -164,7 +164,7 @@ mod tests {
         neighbours == Neighbours::ReplaceOne || neighbours == Neighbours::ReplaceOneInPlace && in_place
     }
 
-    /// The search for the farthest pair: none exceeds the bound, and one attains it to 1e-9.
+    /// The search for the farthest pair: no pair exceeds the bound, and one attains it to 1e-9.
     #[test]
     fn pairs_of_records_attain_the_joint_bound() {
         let mut random = ChaCha8Rng::seed_from_u64(9);

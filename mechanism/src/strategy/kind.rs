@@ -138,7 +138,7 @@ type MakeFactorization = fn(u64) -> Result<Arc<dyn Factorization>, StrategyError
 /// The result that an optimiser must find for a strategy.
 #[derive(Clone, Copy)]
 pub enum Fit {
-    /// Nothing: the name determines the strategy.
+    /// No result is needed: the name determines the strategy.
     None,
     /// Its parameters, for a purpose.
     Parameters {

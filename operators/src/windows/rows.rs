@@ -3,7 +3,7 @@
 //! The private log holds the kept rows of every epoch in place of sums: for each key the number of
 //! rows, then the bits of their values. A checkpoint holds the rows of all kept epochs, so the next
 //! run continues in the middle of a window without reading the source again. Windows of a single
-//! epoch keep nothing.
+//! epoch keep no rows.
 
 use hushflow_mechanism::moments::Sums;
 use std::collections::VecDeque;

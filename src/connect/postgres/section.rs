@@ -17,7 +17,7 @@ use crate::control::Control;
 use crate::format::Format;
 use crate::state::Position;
 
-/// The port of a server that names none.
+/// The default port of a server.
 const PORT: u16 = 5432;
 
 /// A database, and our credentials for its server.

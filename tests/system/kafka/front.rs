@@ -49,7 +49,7 @@ impl Front {
         Front::begin(broker, shown, None, Box::new(|stream| Ok(Box::new(stream))))
     }
 
-    /// Admits users alone.
+    /// Starts a server that only admits these users.
     pub(super) fn of_users(broker: String, users: Users, accept: Accept) -> Self {
         Front::begin(broker, u32::MAX, Some(users), accept)
     }

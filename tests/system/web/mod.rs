@@ -305,8 +305,8 @@ simulation.seed = 1
     (lab.write("plain.toml", text), csv)
 }
 
-/// Clients that read nothing of more bytes than a connection buffers, while a run publishes, and
-/// one that follows.
+/// While a run publishes more bytes than a connection buffers, some clients read none of them, and
+/// one client follows.
 #[test]
 #[ignore = "slow"]
 fn a_stalled_reader_delays_neither_the_run_nor_other_readers() {

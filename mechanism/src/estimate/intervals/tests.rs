@@ -334,7 +334,7 @@ fn a_count_near_the_end_of_its_range_has_a_wide_interval() {
     }
 }
 
-/// No interval leaves the bounds of the columns, and none is a point.
+/// Every interval is within the bounds of the columns, and longer than a point.
 #[test]
 fn intervals_stay_within_bounds() {
     for noise in [noise(5.0, 30.0, 40.0), noise(0.0, 300.0, 400.0)] {
