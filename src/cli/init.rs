@@ -363,7 +363,7 @@ fn show_expected(pipeline: &Pipeline, output: &Path) -> Result<bool, CliError> {
     let counted = run.tally.records.saturating_sub(run.left_out.unwrap_or(0));
     let parameters = pipeline.public_parameters();
     let cells = f64::from(parameters.keys()) * parameters.epochs.schedule.horizon() as f64;
-    // As few digits as a person would type.
+    // Three digits, as a person would type.
     let counting = run.counting.unwrap_or(counted);
     let records: f64 = format!("{:.2e}", counting as f64 / cells).parse().unwrap_or(0.0);
     let left_out = match run.left_out {

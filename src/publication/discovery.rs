@@ -49,7 +49,7 @@ impl DiscoverySetting {
     /// # Errors
     /// [`PublicationError::DiscoveryDelta`] if no δ is left.
     pub fn delta_of_noise(&self, epsilon: Epsilon, delta: Delta) -> Result<Delta, PublicationError> {
-        // A larger multiplier costs less, and the calibrated one is larger.
+        // The cost falls as the multiplier grows, and the calibrated one is larger than `least`.
         let least = gaussian::noise_multiplier(epsilon, delta).value() * (1.0 - MARGIN);
         let distance = self.discovery(least)?.total_variation();
         let cost = (1.0 + epsilon.value().exp()) * distance * (1.0 + MARGIN);

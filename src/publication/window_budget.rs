@@ -36,7 +36,7 @@ pub(super) fn divided(
     private: bool,
 ) -> Result<(WindowEstimate, Charge), PublicationError> {
     let promise = guarantee(parameters)?;
-    // The noise source only decides whether the estimate is private.
+    // The noise source does not change the charge, only whether the estimate is private.
     let source = if private { NoiseSource::System } else { NoiseSource::Seeded(0) };
     let columns = parameters.columns.len();
     let (estimate, charge) = match estimator {

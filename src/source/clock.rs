@@ -152,7 +152,7 @@ impl EpochClock {
     /// Starts a row.
     pub(super) fn begin_row(&mut self) {
         if self.clock.row >= self.late_from {
-            // Closed by an earlier run that did not wait for this row.
+            // An earlier run closed these epochs without waiting for this row.
             (self.clock.closed, self.late_from) = (self.clock.closed.max(self.closed), u64::MAX);
         }
     }

@@ -165,7 +165,7 @@ fn revoked_access_during_a_run_ends_it_and_the_next_run_resumes() {
     await_until("a quarter is published", || releases(&state).len() >= 100);
     let set = |mode| std::fs::set_permissions(&state, PermissionsExt::from_mode(mode)).expect("our own");
     set(0o500);
-    // A run that has ended does not read everything.
+    // The write fails if the run has ended.
     let _ = input.write_all(rest.as_bytes());
     drop(input);
     let ended = wait(child);

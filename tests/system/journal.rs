@@ -59,7 +59,7 @@ impl JournalStream {
     fn feed(&self, state: &Path, lines: &str) -> Ended {
         let mut child = self.run(state, 1).spawn().expect("the run starts");
         let mut input = child.stdin.take().expect("a pipe");
-        // A run that refuses does not read everything.
+        // The write fails if the run has refused the rows.
         let _ = input.write_all(lines.as_bytes());
         drop(input);
         wait(child)

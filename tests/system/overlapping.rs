@@ -92,7 +92,7 @@ fn a_sliding_window_reads_its_epochs_and_costs_its_overlap() {
         assert!(last.is_multiple_of(2) && first == last.saturating_sub(3).max(1), "{line}");
         assert_eq!(line["rows"].as_u64().unwrap(), rows_of(&line["key"], first..=last), "{line}");
         assert!(line["mean"].is_array() && number(&line["spent"]) < 2.0, "{line}");
-        // A line begins where its window does.
+        // The start of a line is that of its window.
         let of_first = months.iter().find(|line| line["epoch"] == first).unwrap();
         assert_eq!(line["start"], of_first["start"], "{line}");
     }
@@ -177,7 +177,7 @@ fn entities_are_protected_in_windows() {
     let planned = plan(&pipeline, &[]);
     assert_eq!(planned["unit"], "entity tailnum");
     close("two weeks, two flights", &planned["noise_factor"], 2.0 * 2f64.sqrt(), 1e-9);
-    // Windows that hold both weeks count both at once.
+    // An overlapping window contains both weeks, so both count at once.
     let overlapping = plan(&aircraft(&lab, &format!("{release}window = 2\n")), &[]);
     close("overlap", &overlapping["noise_factor"], 2.0 * (2.0 * 4f64).sqrt(), 1e-9);
     let kept = "method = 'resilience'\ncorruption = 0.1\nscale = [40, 100]\n";
@@ -266,7 +266,7 @@ fn a_window_that_will_be_refused_is_foretold() {
     assert_eq!((&planned["all_refused"], &planned["noise"]), (&true.into(), &Value::Null), "{planned}");
     let said = finish(hushflow(["plan".as_ref(), weekly.as_os_str()]).args(["--records-per-epoch", "168"]));
     assert!(said.succeeded().out.contains("EVERY WINDOW WILL BE REFUSED"), "the forecast warns");
-    // The least number of epochs that it names suffices, one less does not.
+    // The least number of epochs for these rows suffices, one less does not.
     let least = needed.div_ceil(168);
     for (epochs, is_refused) in [(least - 1, true), (least, false)] {
         let release = format!("{MEAN}window = {epochs}\nstride = {epochs}\n");

@@ -64,7 +64,7 @@ fn a_failed_thread_start_has_its_own_error() {
 fn missing_entropy_has_its_own_error() {
     if can_fail_system_calls() {
         assert!(refuse("getrandom", "EIO", 6, |_| ()) > 1);
-        // There is another source of entropy, which may be used.
+        // Without this call, another source of entropy may be used.
         refuse("getrandom", "ENOSYS", 3, |_| ());
     }
 }

@@ -90,7 +90,7 @@ impl ObjectServer {
             Some(tls) => {
                 let mut stream = connect(tls, &format!("127.0.0.1:{}", self.port));
                 stream.write_all(request).expect("the request is taken");
-                // It may end the connection without a word.
+                // The server may end the connection without a closing message.
                 if let Err(error) = stream.read_to_end(&mut answer) {
                     assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{error}");
                 }

@@ -184,7 +184,7 @@ fn files_are_short() {
 fn comments_are_narrow() {
     let mut problems = Vec::new();
     for SourceFile { path, text } in sources() {
-        // Inside a fence: whether its lines are code.
+        // `Some` inside a fence: whether its lines are code.
         let mut fence = None;
         for (number, line) in text.lines().enumerate() {
             let comment = line.trim_start();

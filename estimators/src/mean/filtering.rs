@@ -97,7 +97,7 @@ fn scaled(
     let tails = tails(method);
     let (ball, bins) = range::ball(rows, scales, (tails, corruption), budget, rng)?;
     let clipping = match method {
-        // It clips to a smaller ball.
+        // This method clips later, to a smaller ball.
         MeanMethod::Balloon => Vec::new(),
         _ => bins.clipping(&ball, scales),
     };

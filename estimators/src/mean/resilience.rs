@@ -92,7 +92,7 @@ pub(super) fn estimate(
     let net = Net { side: POINTS[scales.len() - 1], dimension: scales.len(), half_width: range };
     let scores = table.scores(&trimmed, &net, to_grid);
     let mean = net.draw(&selection, &scores, scales, rng)?;
-    // A two-sided exponential of this weight, and the rounding of the net.
+    // The deviation of a two-sided exponential of this weight, and of rounding to the net.
     let deviation = (2_f64.sqrt() / selection.weight() / to_grid).hypot(net.spacing() / 12_f64.sqrt());
     let noise = scales.iter().map(|scale| scale * deviation).collect();
     Ok(MeanAnswer {

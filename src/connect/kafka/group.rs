@@ -128,7 +128,7 @@ impl OffsetSender {
                 let sent = self.send(&offsets);
                 if let Err(error) = &sent {
                     self.consumer = None;
-                    // Unless newer ones have come.
+                    // Keep these offsets to try again, unless newer ones have come.
                     self.latest.lock().offsets.get_or_insert(offsets);
                     if !has_failed {
                         self.control.notice(&format!(

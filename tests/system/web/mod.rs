@@ -262,7 +262,7 @@ fn requests_for_other_paths_and_hosts_are_refused() {
         let line = ask(request);
         assert!(line.contains(status), "{line}, not {status}");
     }
-    // A proxy passes on the name that its operator has listed, and no other.
+    // Behind a proxy, only the names given by `--served-as` are accepted.
     let named = Site::of(&state, &["--served-as", "Stats.example.org"]);
     for (host, status) in [("stats.example.org:443", "200"), ("example.org", "421")] {
         let request = format!("GET /newest HTTP/1.1\r\nHost: {host}\r\n\r\n");

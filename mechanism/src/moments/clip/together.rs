@@ -86,7 +86,7 @@ impl Quantise<'_> {
         else {
             return 0;
         };
-        // Values of their own, which no write to a row can change.
+        // Copies, so that the compiler sees that no write to a row changes them.
         let (centres, scales, limit, clip_norm): ([f64; D], [f64; D], f64, f64) =
             (*centres, *scales, clipper.limit, clipper.clip_norm);
         let inner = INNER * clip_norm * clip_norm;

@@ -361,7 +361,7 @@ impl<'a, const B: usize> PeriodicPass<'a, B> {
                 let PeriodicPoint { line_weight, line_decay, .. } = self.points[members[i]];
                 let (mut by_weight, mut by_decay) = (0.0, 0.0);
                 for (j, by_sum) in by_sums.iter_mut().enumerate() {
-                    // `by_sum` is the slope by the sum of the member before.
+                    // `by_sum` is the derivative with respect to the sum of the previous member.
                     by_decay += *by_sum * sums[at(i, j, rows)];
                     let direct = by[at(i, j, rows)];
                     by_weight -= direct * sums[at(i, j, rows)];
