@@ -400,7 +400,7 @@ fn quotients_beyond_one_have_intervals_that_say_something() {
         }
         held[0] += u32::from(at_random.contains(truth) && any.contains(truth));
     }
-    // `BeyondOne` needs more than 1.96 deviations of noise: one release in forty, plus five deviations.
+    // `BeyondOne` needs 1.96 deviations of noise: one release in forty, and five deviations more.
     assert!(beyond > RELEASES / 10 && held[1] < RELEASES / 40 + 43, "{held:?} of {beyond}");
     let least = 0.95 - 5.0 * (0.95 * 0.05 / f64::from(RELEASES)).sqrt() - 0.01;
     assert!(f64::from(held[0]) / f64::from(RELEASES) >= least, "{held:?}");
