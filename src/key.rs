@@ -40,7 +40,7 @@ pub struct SharedKey(Zeroizing<[u8; BYTES]>);
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Zeroizing<String>);
 
-/// Why a key file can't be used.
+/// Reasons why a key file can't be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KeyError {

@@ -64,7 +64,7 @@ struct MeasuredRun {
     schedule: Schedule,
 }
 
-/// Who may see a metric.
+/// The readers that may see a metric.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Audience {
     Public,

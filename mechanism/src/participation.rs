@@ -75,7 +75,7 @@ pub enum ParticipationError {
         "the {what} of the participation `{found}` is not a whole number of 1 or more; expected for example `20x100`"
     )]
     Number {
-        /// Which of the two numbers.
+        /// The name of the number.
         what: &'static str,
         /// The rejected text.
         found: String,

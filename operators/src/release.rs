@@ -95,7 +95,7 @@ const RUN_COORDINATES: usize = 1 << 15;
 struct OwnedShards {
     measurement: Measurement,
     shards: BTreeMap<u32, OwnedShard>,
-    /// Why the states of a restart could not be restored; reported with the first epoch.
+    /// Reason why the states of a restart could not be restored; reported with the first epoch.
     broken: Option<ReleaseError>,
 }
 

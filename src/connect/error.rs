@@ -10,7 +10,7 @@ use crate::format::FormatError;
 use crate::security::SecurityError;
 use crate::state::StateError;
 
-/// Why a source can't be read further.
+/// Reasons why a source can't be read further.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SourceError {
@@ -215,7 +215,7 @@ pub(crate) fn io_error(path: &Path, source: io::Error) -> SourceError {
     source.downcast::<SourceError>().unwrap_or_else(format)
 }
 
-/// Why a request to a system failed.
+/// Reasons why a request to a system failed.
 #[derive(Debug)]
 pub(crate) enum RequestError {
     /// Another attempt may succeed.

@@ -1,4 +1,4 @@
-//! Why parameters allow no publication.
+//! Reasons why parameters allow no publication.
 
 use hushflow_estimators::covariance::CovarianceError;
 use hushflow_estimators::mean::MeanMethod;
@@ -16,7 +16,7 @@ use super::RELEASE_LIMIT;
 use crate::pipeline::WindowEstimator;
 use crate::strategies::StrategiesError;
 
-/// Why parameters allow no publication.
+/// Reasons why parameters allow no publication.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PublicationError {

@@ -29,7 +29,7 @@ const DATES_INTERVAL: Duration = Duration::from_secs(60);
 struct CurrentFiles {
     versions: FileVersions,
     config: Arc<ServerConfig>,
-    /// When the dates were checked.
+    /// Time of the last check of the dates.
     dates: Instant,
 }
 

@@ -89,7 +89,7 @@ fn answer(request: &HttpRequest, input: &SinkInput, stop: &StopFlag, readers: &A
     }))
 }
 
-/// How much of the past a new reader gets.
+/// The part of the past that a new reader gets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Backlog {
     /// Every epoch.
@@ -111,7 +111,7 @@ pub(crate) struct EventStream {
     pub(crate) keys: Vec<u32>,
     /// The last epoch that the reader has seen.
     pub(crate) seen: u64,
-    /// How much of the past to send.
+    /// The part of the past to send.
     pub(crate) backlog: Backlog,
     /// Set when no more epochs will come: the stream ends after the last one.
     pub(crate) stop: StopFlag,

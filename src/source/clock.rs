@@ -93,7 +93,7 @@ impl EpochClock {
         self.leaps
     }
 
-    /// The first of these rows.
+    /// The first leaping row since the clock last moved.
     pub(super) fn first_leap(&self) -> Option<FirstLeap> {
         self.first_leap
     }

@@ -28,7 +28,7 @@ pub(super) struct RowRules {
     pub(super) needs_positions: bool,
 }
 
-/// Why a row can't be used: the defect, and the field that has it, unless it is the whole row.
+/// Reason why a row can't be used: the defect, and its field unless it is one of the whole row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnusableRow {
     pub(super) slot: Option<u16>,

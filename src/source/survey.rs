@@ -265,7 +265,7 @@ impl RowSurvey {
         bytes
     }
 
-    /// Reads that form.
+    /// Reads the form that [`padded`](Self::padded) returns.
     pub(crate) fn of_padded(bytes: &[u8]) -> Option<Self> {
         bincode::deserialize_from(bytes).ok()
     }

@@ -3,7 +3,7 @@
 
 use std::{io, path::PathBuf};
 
-/// Why a state directory can't be opened, read or written.
+/// Reasons why a state directory can't be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {

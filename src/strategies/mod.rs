@@ -38,7 +38,7 @@ pub struct SearchProgress {
 }
 
 impl StrategiesError {
-    /// Why a comparison leaves the strategy out; `None` for an error that ends a comparison.
+    /// Reason why a comparison leaves the strategy out; `None` for an error that ends a comparison.
     pub fn omission(&self) -> Option<OmissionReason> {
         let detail = || self.to_string();
         match self {

@@ -97,7 +97,7 @@ fn a_read_that_a_signal_interrupts_is_tried_again() {
     }
 }
 
-/// In the footer and in a page.
+/// Reads fail in the footer and in a page.
 #[test]
 fn a_failing_disk_is_not_reported_as_a_damaged_parquet_file() {
     if !can_fail_system_calls() {

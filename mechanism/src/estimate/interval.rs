@@ -11,7 +11,7 @@ pub struct Interval {
     pub upper: f64,
 }
 
-/// Whose moments an interval is about.
+/// Subject of an interval: the records whose moments it contains, or their population.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum IntervalSubject {
     /// The released records: only the noise is uncertain.
@@ -34,7 +34,7 @@ pub struct Confidence {
     /// Whether all means and covariances of a density contain the truth *together* at that level
     /// (Bonferroni's inequality), or each by itself.
     pub joint: bool,
-    /// Whose moments the interval is about.
+    /// The records or the population whose moments the interval contains.
     pub subject: IntervalSubject,
 }
 

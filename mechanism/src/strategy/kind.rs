@@ -69,7 +69,7 @@ pub struct Omission {
     pub reason: OmissionReason,
 }
 
-/// Why a comparison leaves a strategy out.
+/// Reasons why a comparison leaves a strategy out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "reason", rename_all = "kebab-case")]
 pub enum OmissionReason {
@@ -261,7 +261,7 @@ pub struct OptimisedStrategy {
     pub class_bound: Option<f64>,
 }
 
-/// Why an optimiser finds no strategy.
+/// Reasons why an optimiser finds no strategy.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SearchError {

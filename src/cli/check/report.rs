@@ -132,7 +132,7 @@ impl<'a> CheckReport<'a> {
         self.run.survey.columns.iter().zip(&self.pipeline.columns)
     }
 
-    /// The screen.
+    /// Returns the report as text.
     pub(super) fn text(&self, all_epochs: bool, style: &TableStyle) -> String {
         let names: Vec<_> = self.pipeline.sources.iter().map(|source| source.input.to_string()).collect();
         let mut text = format!("{PRIVATE}\n\n{}: {}\n\n", self.pipeline.name, names.join(", "));

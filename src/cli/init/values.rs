@@ -133,7 +133,7 @@ pub(super) fn repeat_policy(text: &str) -> Result<RepeatPolicy, String> {
     }
 }
 
-/// Formats what [`repeat_policy`] reads.
+/// Returns the word that [`repeat_policy`] reads.
 pub(super) fn repeat_policy_word(repeat_policy: RepeatPolicy) -> &'static str {
     match repeat_policy {
         RepeatPolicy::Keep => "keep",

@@ -84,7 +84,7 @@ impl CommitListener for GroupOffsets {
 }
 
 impl Drop for GroupOffsets {
-    /// Waits a moment for the last offsets.
+    /// Waits a short time until the last offsets are stored.
     fn drop(&mut self) {
         self.latest.lock().is_last = true;
         self.latest.changed.notify_one();

@@ -54,7 +54,7 @@ impl TopicPartition {
         TopicPartition { topic, number, found, activity: Activity::default() }
     }
 
-    /// How many partitions share the memory for messages that wait.
+    /// Number of partitions that share the memory for messages that wait.
     pub(super) fn sharing(&self) -> u32 {
         if self.topic.partition.is_some() { 1 } else { self.found.number().max(1) }
     }

@@ -12,7 +12,7 @@ const MAX_TYPES: usize = 10_000;
 /// Largest size of a fixed type in bytes.
 const LARGEST_FIXED: u64 = 1 << 20;
 
-/// Why a schema can't be used.
+/// Reasons why a schema can't be used.
 #[derive(Debug, Error)]
 pub(crate) enum SchemaError {
     #[error("the schema is not JSON")]

@@ -64,7 +64,7 @@ struct Held {
     squares: f64,
 }
 
-/// Counts these over `trials` releases.
+/// Returns the counts of each component over `trials` releases.
 fn held(law: &Law, levels: MomentNoise, of: PrincipalOf, trials: usize, seed: u64) -> Vec<Held> {
     let (truth, exact) = (law.truth(of), law.exact());
     let mut random = ChaCha8Rng::seed_from_u64(seed);

@@ -58,7 +58,7 @@ pub(in crate::connect) trait TableFolder: Send {
 const METADATA: &str = "hushflow";
 
 impl TableFormat {
-    /// Why this build can't write it.
+    /// Returns the reason why this build can't write it, if it can't.
     pub(in crate::connect) fn missing(self) -> Option<&'static str> {
         match self {
             TableFormat::Parquet if !cfg!(feature = "parquet") => {
