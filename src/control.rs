@@ -14,8 +14,8 @@ use rustix::io::Errno;
 /// How often a waiting source checks for a stop.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The target of log events that may name a private fact, such as what was wrong with a row. They
-/// are for the operator's own eyes, and no telemetry carries them.
+/// The target of log events that may name a private fact, such as the defect of a row. They are for
+/// the operator's own eyes, and no telemetry carries them.
 pub const PRIVATE_LOG: &str = "hushflow::private";
 
 /// Longest pause between two attempts to connect.
@@ -85,9 +85,9 @@ impl Control {
         Control { notice: Some(Arc::new(listener)), ..self }
     }
 
-    /// Calls `listener` with notices that depend on what private rows hold, such as keys that the
-    /// pipeline doesn't list. They are for the operator's eyes, so don't log them. By default they
-    /// are dropped. No notice contains a byte of a record.
+    /// Calls `listener` with notices that depend on the contents of private rows, such as keys that
+    /// the pipeline doesn't list. They are for the operator's eyes, so don't log them. By default
+    /// they are dropped. No notice contains a byte of a record.
     pub fn on_private_notice(self, listener: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Control { private_notice: Some(Arc::new(listener)), ..self }
     }
@@ -147,7 +147,7 @@ impl Control {
         }
     }
 
-    /// Whether anyone listens to private notices.
+    /// Whether private notices have a listener.
     pub(crate) fn shows_private(&self) -> bool {
         self.private_notice.is_some()
     }
@@ -158,8 +158,8 @@ impl Control {
         }
     }
 
-    /// Returns the control of a sink of this run. After a stop, the sink still writes what is
-    /// published, if its server answers within `grace`.
+    /// Returns the control of a sink of this run. After a stop, the sink still writes published
+    /// epochs, if its server answers within `grace`.
     pub(crate) fn with_grace(&self, grace: Duration) -> Self {
         Control { grace, ..self.clone() }
     }
@@ -211,7 +211,7 @@ impl fmt::Debug for Control {
     }
 }
 
-/// Waits a glance for a descriptor: whether it is ready.
+/// Waits up to [`POLL_INTERVAL`] for a descriptor. Returns whether it is ready.
 pub(crate) fn is_ready(descriptor: BorrowedFd<'_>, flags: PollFlags) -> io::Result<bool> {
     let glance = Timespec { tv_sec: 0, tv_nsec: POLL_INTERVAL.subsec_nanos().into() };
     match poll(&mut [PollFd::from_borrowed_fd(descriptor, flags)], Some(&glance)) {
@@ -229,7 +229,7 @@ pub(crate) struct Backoff {
     reported: Vec<String>,
 }
 
-/// Different problems that are reported between two successes.
+/// Maximum number of different problems that are reported between two successes.
 const PROBLEMS: usize = 8;
 
 impl Backoff {
@@ -245,7 +245,7 @@ impl Backoff {
     }
 
     /// Returns whether a problem is worth a notice: it has not been reported since the last
-    /// success. A server that comes back may have another problem than its absence.
+    /// success. A server that can be reached again may report another problem.
     pub(crate) fn is_news(&mut self, problem: &str) -> bool {
         let is_news = self.reported.len() < PROBLEMS && !self.reported.iter().any(|known| known == problem);
         if is_news {

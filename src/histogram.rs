@@ -10,7 +10,7 @@ use hushflow_mechanism::moments::{Histogram as BinnedValue, HistogramError};
 use serde::{Deserialize, Serialize};
 
 /// A histogram of a column: how many records fall into each bin. A record whose value is missing,
-/// can't be read or is not listed falls into none.
+/// can't be read or is not listed falls into no bin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {
     /// Name of the column in the source.
@@ -44,7 +44,7 @@ impl Histogram {
         }
     }
 
-    /// Returns the number of bins a group has, if there are groups.
+    /// Returns the number of bins of a group, if there are groups.
     pub fn branching(&self) -> Option<usize> {
         self.branching.map(|branching| branching as usize)
     }

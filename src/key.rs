@@ -2,7 +2,7 @@
 //! source.
 //!
 //! A key file is one line, `hushflow-key-1:` and 64 hexadecimal digits: 32 bytes of the system's
-//! entropy. It is made with mode 0600 and refused if anyone but its owner may read or write it. The
+//! entropy. It is made with mode 0600 and refused if another user may read or write it. The
 //! keys of a cluster's encrypted links are derived from it (`runtime::link`). A sender presents a
 //! [`Token`], a hash of the key. A token is sent in the clear, so a person who sees it may write to
 //! the source but can't join a cluster.
@@ -40,7 +40,7 @@ pub struct SharedKey(Zeroizing<[u8; BYTES]>);
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Zeroizing<String>);
 
-/// Why a key file can't be used.
+/// Reasons why a key file can't be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -68,7 +68,7 @@ pub enum KeyError {
         /// The file.
         path: PathBuf,
     },
-    /// Others than the owner may read or write it.
+    /// Users other than the owner may read or write it.
     #[error(
         "the key file {0} has mode {mode:04o}, so others can read or write it: chmod 600 {0}, and make a new key if \
          somebody may have read it",
@@ -112,7 +112,7 @@ impl SharedKey {
     /// Reads a key file.
     ///
     /// # Errors
-    /// [`KeyError`] if it can't be read, is not a key file, or others may read or write it.
+    /// [`KeyError`] if it can't be read, is not a key file, or other users may read or write it.
     pub fn load(path: &Path) -> Result<Self, KeyError> {
         let failed = |source| KeyError::Read { path: path.into(), source };
         let form = || KeyError::Form { path: path.into() };

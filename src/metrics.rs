@@ -1,13 +1,13 @@
 //! Metrics of a run in the text format of Prometheus.
 //!
-//! The `HELP` of every metric begins with what it may reveal:
+//! The `HELP` of every metric begins with its audience:
 //!
 //! - `PUBLIC`: a function of the arrivals, the public clock and the parameters, which the guarantee
 //!   does not hide.
 //! - `LOAD`: a duration or a queue length. The guarantee does not cover these (`docs/privacy.md`),
 //!   and a reader of the log sees much of them.
 //! - `PRIVATE`: for the operator only. An exact count that depends on the contents of records, or
-//!   that changes at times that do. It is left out where others may listen.
+//!   that changes at times that do. It is left out where other people may read it.
 //!
 //! A count can be public while the times at which it changes are private. An example is the number
 //! of rows read: after a restart a source is read again from a position that depends on event
@@ -64,7 +64,7 @@ struct MeasuredRun {
     schedule: Schedule,
 }
 
-/// Who may see a metric.
+/// The readers that may see a metric.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Audience {
     Public,

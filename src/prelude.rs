@@ -1,6 +1,6 @@
 //! Everything needed to publish from another dataflow: `use hushflow::prelude::*`.
 //!
-//! [`embed`](crate::runtime::embed) has a whole program. Operators by themselves are in
+//! [`embed`](crate::runtime::embed) shows a complete program. Single operators are in
 //! [`operators`](crate::operators).
 
 pub use hushflow_mechanism::workload::Workload;

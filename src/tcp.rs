@@ -38,7 +38,7 @@ pub(crate) fn connect(address: &str, control: &Control) -> io::Result<TcpStream>
 
 fn connect_to(address: &SocketAddr, control: &Control) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    // The attempt must not block: the system's own timeout hears no stop.
+    // The attempt must not block: a stop does not interrupt the system's own timeout.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
     match rustix::net::connect(&socket, address) {
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use rustix::net::{bind, listen};
 
-    /// A listener whose queue is full answers nothing, as a firewall that drops what it gets.
+    /// A listener with a full queue does not answer, like a firewall that drops packets.
     #[test]
     fn a_stop_ends_an_unanswered_connection_attempt() {
         let socket =

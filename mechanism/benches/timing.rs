@@ -1,5 +1,5 @@
-//! Measures what the duration of a release reveals: its correlation and mutual information with the
-//! noise and with the sums of the epoch.
+//! Measures the information in the duration of a release: its correlation and mutual information
+//! with the noise and with the sums of the epoch.
 //!
 //!     cargo bench -p hushflow-mechanism --bench timing
 //!

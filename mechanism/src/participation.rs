@@ -11,7 +11,8 @@ use thiserror::Error;
 
 /// A participation schema, written as on the command line both in text and in serialised form.
 ///
-/// Steps count from 1. A schema may allow more than fits a horizon; only what fits counts.
+/// Steps count from 1. A schema may allow more participations than fit a horizon; only those that
+/// fit count.
 ///
 /// ```
 /// use hushflow_mechanism::participation::Participation;
@@ -74,7 +75,7 @@ pub enum ParticipationError {
         "the {what} of the participation `{found}` is not a whole number of 1 or more; expected for example `20x100`"
     )]
     Number {
-        /// Which of the two numbers.
+        /// The name of the number.
         what: &'static str,
         /// The rejected text.
         found: String,

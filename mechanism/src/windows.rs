@@ -25,7 +25,7 @@
 //! F·μ,   F = m Σ_j √w_j  ≤  m √(c Σ_j w_j),   Σ_j w_j ≤ min(p·w, c·number of windows)
 //! ```
 //!
-//! # What total variation becomes along steps
+//! # Total variation along steps
 //! **Lemma.** Let g_a(x) = Φ(Φ⁻¹(x) + a). If for every step i and event S the probabilities p_i and
 //! p_{i+1} of S on either side obey p_{i+1} ≤ g_a(p_i + τ) + τ, with Σ a = A, then after k steps
 //! p_k ≤ g_A(p_0) + T, T = 2k·g_A(τ).

@@ -194,8 +194,8 @@ impl<S, const OUTPUTS: usize> OpenEpochs<S, OUTPUTS> {
         OpenEpochs { fault, open: BTreeMap::new(), held: HeldTime::new() }
     }
 
-    /// Adds what has arrived at an input to the epoch of its time. `new` makes an epoch's state
-    /// when its first data arrive.
+    /// Adds the data that have arrived at an input to the epoch of their time. `new` makes an
+    /// epoch's state when its first data arrive.
     pub fn collect<D, P: Pull<Message<u64, Vec<D>>>>(
         &mut self,
         input: &mut BatchInput<P, D>,
@@ -205,8 +205,8 @@ impl<S, const OUTPUTS: usize> OpenEpochs<S, OUTPUTS> {
         self.collect_with(input, |time, item, open| take(open.entry(time).or_insert_with(&mut new), item));
     }
 
-    /// Passes what has arrived at an input to `take` with its time. `take` adds it to epochs from
-    /// that time on.
+    /// Passes the data that have arrived at an input to `take` with their time. `take` adds them to
+    /// epochs from that time on.
     pub(crate) fn collect_with<D, P: Pull<Message<u64, Vec<D>>>>(
         &mut self,
         input: &mut BatchInput<P, D>,
@@ -336,8 +336,8 @@ impl<D> EveryEpoch<D> {
         EveryEpoch { runs: EveryRun::new(capability, first, fault), open: BTreeMap::new() }
     }
 
-    /// Takes what has arrived and gives runs of closed epochs without a gap. Data from before the
-    /// first epoch are dropped. Returns whether more epochs follow.
+    /// Takes the data that have arrived and gives runs of closed epochs without a gap. Data from
+    /// before the first epoch are dropped. Returns whether more epochs follow.
     ///
     /// If `ends` closes without a last epoch, the fault is raised.
     pub fn on_close<P: Pull<Message<u64, Vec<D>>>, E: Pull<Message<u64, Vec<u64>>>>(

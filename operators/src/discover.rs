@@ -1,4 +1,4 @@
-//! `discover`: the sums of keys that nobody listed, and the keys that each epoch shows.
+//! `discover`: the sums of keys that are not listed, and the keys that each epoch shows.
 
 use crate::accumulate::accumulate_with;
 use crate::closing::EveryRun;
@@ -15,7 +15,7 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Map;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Number that names and candidates have among the shards of an epoch. No shard has it.
+/// Number of names and candidates among the shards of an epoch. No shard has it.
 pub const DISCOVERY_SHARD: u32 = u32::MAX;
 
 /// Returns the name of a key by the number that its records have.
@@ -28,9 +28,9 @@ pub trait Discover<'scope> {
     /// [`Commit`](crate::Commit): the sums through [`ReleaseMoments`](crate::ReleaseMoments).
     ///
     /// Sums are exchanged, with the entities of each key if they are counted, and the first worker
-    /// decides. `names` is used there alone, and knows the
-    /// key of every record. `ends` is that of [`release`](crate::ReleaseMoments::release). A
-    /// measurement whose keys are listed raises the fault.
+    /// decides. `names` is used there alone, and knows the key of every record. `ends` is that of
+    /// [`release`](crate::ReleaseMoments::release). A measurement whose keys are listed raises the
+    /// fault.
     fn discover(
         self,
         ends: StreamVec<'scope, u64, u64>,

@@ -9,7 +9,7 @@
 //! | [`BoundEntities`] | [`Records`] of entities | at most m records of each in at most k epochs |
 //! | [`Clip`] | [`Records`] | [`QuantisedRecords`] of bounded norm, on an integer grid |
 //! | [`Accumulate`] | [`QuantisedRecords`] | [`PartialSums`]: one worker's exact sums of an epoch |
-//! | [`Discover`] | [`QuantisedRecords`] | the same for keys that nobody listed, and their names |
+//! | [`Discover`] | [`QuantisedRecords`] | the same for keys that are not listed, and their names |
 //! | [`ReleaseMoments`] | [`PartialSums`] | [`ShardRelease`] with exact noise, **every** epoch |
 //! | [`Commit`] | [`ShardRelease`] of all shards | [`ReleasedEpoch`]: durable and public |
 //! | [`Views`] | [`ReleasedEpoch`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
@@ -20,14 +20,14 @@
 //! without data. [`map_or_fault`] passes items on as they arrive. Operators of an embedder can use
 //! them, too.
 //!
-//! All operators of a release take one [`Measurement`]: what is measured, how it is bounded and
-//! with which noise. Timestamps are epochs, from 1. Items that carry their epoch come at its time
-//! or before, so a run of epochs that close together travels as one batch, at the time of the
-//! first.
+//! All operators of a release take one [`Measurement`], which defines the measured quantities,
+//! their bounds and the noise. Timestamps are epochs, from 1. Items that carry their epoch come at
+//! its time or before, so a run of epochs that close together travels as one batch, at the time of
+//! the first.
 //!
 //! Each worker sums its own records, and only sums are exchanged. The exceptions exchange records:
-//! [`BoundEntities`] by entity, and [`ReleaseWindows`] by key.
-//! Everything before [`Commit`] is private: its types print nothing.
+//! [`BoundEntities`] by entity, and [`ReleaseWindows`] by key. Everything before [`Commit`] is
+//! private: its types print nothing.
 //!
 //! An operator that cannot continue raises the [`Fault`] and keeps its capability. A dropped
 //! capability would look like the end of the stream and release half an epoch. The loop that steps

@@ -54,8 +54,8 @@ impl MeasurementId {
     }
 }
 
-/// Defines what is measured, how records are bounded and which noise is added. Equal on every
-/// worker. Clones share it.
+/// Defines the measured quantities, the bounds of records and the noise. Equal on every worker.
+/// Clones share it.
 ///
 /// ```
 /// use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
@@ -175,7 +175,7 @@ impl Measurement {
     /// shard. They are sent at the time of the epoch, or before.
     ///
     /// The noise covers records that the [clipper](Self::clipper) of this measurement bounded.
-    /// [`Accumulate`](crate::Accumulate) adds no others; here the caller must ensure this.
+    /// [`Accumulate`](crate::Accumulate) adds only such records; here the caller must ensure this.
     pub fn partial_sums(&self, epoch: u64, shard: u32, offset: u64, sums: Sums) -> PartialSums {
         PartialSums { measurement: self.id(), epoch, shard, offset, sums }
     }
@@ -309,7 +309,7 @@ impl MeasurementBuilder {
     }
 
     /// Draws the noise of a shard just before its sums are read, not while waiting for them. This
-    /// is faster where nothing waits, as in a training loop, because the noise is still in the
+    /// is faster where no operator waits, as in a training loop, because the noise is still in the
     /// processor's cache.
     pub fn draw_late(mut self) -> Self {
         self.options.draw_ahead = false;
@@ -429,8 +429,8 @@ impl MeasurementBuilder {
     }
 }
 
-/// Returns the bounds of all values of a record: of its columns, and the outer edges of values for
-/// histograms alone.
+/// Returns the bounds of all values of a record: of its columns, and the outer edges of values that
+/// are only for histograms.
 fn with_outer_edges(bounds: &[(f64, f64)], clipper: &Clipper) -> Arc<[(f64, f64)]> {
     let mut all = bounds.to_vec();
     all.resize(clipper.record_width(), (0.0, 1.0));

@@ -95,7 +95,7 @@ const RUN_COORDINATES: usize = 1 << 15;
 struct OwnedShards {
     measurement: Measurement,
     shards: BTreeMap<u32, OwnedShard>,
-    /// Why the states of a restart could not be restored; reported with the first epoch.
+    /// Reason why the states of a restart could not be restored; reported with the first epoch.
     broken: Option<ReleaseError>,
 }
 
@@ -157,7 +157,7 @@ impl OwnedShards {
         let checkpoint = self.measurement.is_checkpoint_due(run.end - 1);
         let measurement = self.measurement.id();
         let release = |(&shard, owned): (&u32, &mut OwnedShard)| {
-            // Before its sums are read.
+            // The noise is drawn before the sums are read.
             owned.machine.prepare_run((run.end - run.start) as usize)?;
             let sums = owned.sums_of(run.clone());
             let values = owned.machine.release_run(run.start, sums.iter().map(Sums::row))?;

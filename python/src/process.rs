@@ -1,5 +1,5 @@
 //! The process of the interpreter: its forks, which would draw the same noise a second time, and
-//! its signals, which it answers while long work runs on a thread of its own.
+//! its signals, which are handled while long work runs on a separate thread.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};

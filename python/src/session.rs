@@ -255,7 +255,7 @@ impl Session {
         let thread = thread::Builder::new().name("hushflow publish".into()).spawn(publish);
         let thread = thread
             .map_err(|error| Failure::new("RunError", format!("no thread could be started: {error}")))?;
-        // Rows decide about epochs: those of published epochs have been counted.
+        // If the number of rows determines epochs, the rows of published epochs have been counted.
         let position = (epoch - 1).saturating_mul(rules.epoch_rows().unwrap_or(0));
         let open = Open { senders, epoch, position, chunks: 0, thread: Some(thread) };
         Ok(Session { rules, pool, open: Mutex::new(open), shared, owner: Owner::this_process() })

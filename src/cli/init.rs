@@ -1,4 +1,4 @@
-//! `hushflow init`: looks at files, asks what is public knowledge about them, and writes a pipeline
+//! `hushflow init`: reads files, asks for the public knowledge about them, and writes a pipeline
 //! file.
 
 mod ask;
@@ -342,8 +342,8 @@ fn given(
     Ok(draft.filled(profile))
 }
 
-/// Returns the shares of what counts that lack a value of a column, if they count without it. Two
-/// digits of the share that has a value are kept.
+/// Returns the share of counted records without a value, for each column without which they count.
+/// The share with a value is rounded to two digits.
 fn missing_shares(parameters: &PublicParameters, values: &[u64], counting: u64) -> Vec<MissingShare> {
     let share = |values: u64| {
         let present = values as f64 / counting.max(1) as f64;
@@ -356,14 +356,14 @@ fn missing_shares(parameters: &PublicParameters, values: &[u64], counting: u64) 
     shares.filter(|missing| (0.01..1.0).contains(&missing.share)).collect()
 }
 
-/// Prints what `plan` expects of the means, for the records that would count. Returns whether a run
-/// would stop.
+/// Prints the errors of the means that `plan` forecasts for the records that would count. Returns
+/// whether a run would stop.
 fn show_expected(pipeline: &Pipeline, output: &Path) -> Result<bool, CliError> {
     let run = limits::read(pipeline, &DryRunLimits::default());
     let counted = run.tally.records.saturating_sub(run.left_out.unwrap_or(0));
     let parameters = pipeline.public_parameters();
     let cells = f64::from(parameters.keys()) * parameters.epochs.schedule.horizon() as f64;
-    // As few digits as a person would type.
+    // Three digits, as a person would type.
     let counting = run.counting.unwrap_or(counted);
     let records: f64 = format!("{:.2e}", counting as f64 / cells).parse().unwrap_or(0.0);
     let left_out = match run.left_out {

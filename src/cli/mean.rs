@@ -284,11 +284,11 @@ fn percent(share: f64) -> String {
     }
 }
 
-/// A share of removed rows that is worth a warning, even where none may be corrupt.
+/// A share of removed rows that causes a warning, even if no row may be corrupt.
 const LEAST_REMOVED: f64 = 1e-3;
 
 /// Returns how far the mean of skewed rows may be off. Nothing that is released bounds it in units
-/// of the column: a few values in the tail can make the standard deviation as large as they like.
+/// of the column: a few values in the tail can make the standard deviation arbitrarily large.
 ///
 /// Let σ be the standard deviation of a column over all rows. Without a share q of the rows, the
 /// mean moves by at most σ√(q/(1−q)): by Cauchy and Schwarz, |E[(X−μ)1_B]| = |Cov(X, 1_B)| ≤
@@ -319,7 +319,7 @@ fn skewness_warning(
         }
         _ => ((removed.max(0.0) + clipped).max(arguments.corruption), "removes or clips"),
     };
-    // Of more than half of the rows, the released numbers say too little.
+    // If more than half of the rows are removed, the released numbers determine too little.
     let share = share.min(0.5);
     let advice = "If a column may be skewed, publish its mean by a pipeline with public bounds (hushflow init FILE), or give a \
         --scale that covers its tail";

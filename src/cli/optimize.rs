@@ -93,7 +93,7 @@ pub(crate) struct OptimizeArguments {
     json: bool,
 }
 
-/// Checks that a method is a strategy with an optimiser, its number aside.
+/// Checks that a method is a strategy with an optimiser, with or without its number.
 fn method(text: &str) -> Result<String, String> {
     let fitted = |name: &StrategyName| !matches!(name.fit(), Fit::None);
     match text.parse() {

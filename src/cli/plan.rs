@@ -363,7 +363,7 @@ struct SingleForecast {
 pub(super) struct ComparisonTable {
     strategies: Vec<Forecast>,
     omissions: Vec<Omission>,
-    /// Why there is no lower bound.
+    /// Reason why there is no lower bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     no_lower_bound: Option<String>,
     /// The strategies of the pipeline file.

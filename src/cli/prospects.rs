@@ -1,4 +1,5 @@
-//! What lines of a release will say: public noise beside the exact counts of a dry run. Private.
+//! Forecasts the quality of the lines of a release, from public noise and the exact counts of a dry
+//! run. Private.
 
 use hushflow::estimates::EstimateView;
 use hushflow::mechanism::estimate::by_column::ColumnwiseMoments;
@@ -14,7 +15,7 @@ use super::thousands;
 /// Most numbers of a release, over all epochs, for which prospects are computed.
 const MOST_NUMBERS: u64 = 1 << 24;
 
-/// What the best line would say.
+/// Forecast quality of the best line.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Prospect {
     TooFewRecords,
@@ -69,7 +70,7 @@ fn best_line(publication: &MomentPublication, view: &EstimateView, run: &DryRun)
     if last == 0 || (width as u64).saturating_mul(last) > MOST_NUMBERS {
         return None;
     }
-    // What limits of entities leave out is spread over all lines.
+    // The records beyond the limits of entities are assumed to be spread over all lines.
     let all = run.tally.records as f64;
     let counting = run.counting.map_or(1.0, |counting| counting as f64 / all);
     let shares: Vec<f64> = run.values.iter().map(|&values| values as f64 / (all * counting)).collect();

@@ -1,4 +1,4 @@
-//! What SIGINT and SIGTERM do: the first one stops a command in good order, the second one ends the
+//! SIGINT and SIGTERM: the first signal stops a command in good order, the second one ends the
 //! process.
 
 use std::sync::Arc;

@@ -135,8 +135,8 @@ pub(crate) struct TailArguments {
     http: HttpArguments,
 }
 
-/// What a view shows: `--view NAME` with the numbers of the estimator, or the flag that gives all
-/// its parameters.
+/// The estimator of a view: `--view NAME` with the numbers of the estimator, or the flag that gives
+/// all its parameters.
 #[derive(Debug)]
 struct EstimatorArgument {
     chosen: Option<(&'static EstimatorKind, String)>,
@@ -312,7 +312,7 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
     Ok(subject)
 }
 
-/// Returns the first given flag that changes what a view of moments shows.
+/// Returns the first given flag that changes the output of a view of moments.
 fn given_for_moments(arguments: &TailArguments) -> Option<String> {
     let TailArguments { estimator, squares, workload, total, joint, population, sample, scores, .. } =
         arguments;

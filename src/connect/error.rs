@@ -1,5 +1,5 @@
 //! Errors of sources and systems. No message holds a value of a row, or the position to resume
-//! from: event times and keys decide it, so it is private.
+//! from: that position depends on event times and keys, so it is private.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::format::FormatError;
 use crate::security::SecurityError;
 use crate::state::StateError;
 
-/// Why a source can't be read further.
+/// Reasons why a source can't be read further.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SourceError {
@@ -106,7 +106,7 @@ pub enum SourceError {
         path: PathBuf,
         /// The column of the clock.
         column: String,
-        /// What it should hold, and how to go on.
+        /// The expected content, and the remedy.
         expected: String,
     },
     /// A row can't be used and the pipeline says to stop.
@@ -121,7 +121,7 @@ pub enum SourceError {
         line: u64,
         /// The column, unless the whole row is wrong.
         column: Option<String>,
-        /// The defect, and what was expected.
+        /// The defect, and the expected content.
         defect: String,
     },
     /// Another process of a cluster can't read it. The text says which and why.
@@ -206,8 +206,8 @@ impl From<FormatError> for SourceError {
     }
 }
 
-/// Returns the error of reading `path`: our own one if the journal's thread, files or a reader of
-/// rows reported it.
+/// Returns the error of reading `path`. An error that the journal's thread, files or a reader of
+/// rows reported is kept.
 pub(crate) fn io_error(path: &Path, source: io::Error) -> SourceError {
     let io = |source| SourceError::Io { path: path.into(), source };
     let state = |source: io::Error| source.downcast::<StateError>().map_or_else(io, SourceError::Journal);
@@ -215,7 +215,7 @@ pub(crate) fn io_error(path: &Path, source: io::Error) -> SourceError {
     source.downcast::<SourceError>().unwrap_or_else(format)
 }
 
-/// Why a request to a system failed.
+/// Reasons why a request to a system failed.
 #[derive(Debug)]
 pub(crate) enum RequestError {
     /// Another attempt may succeed.
@@ -224,7 +224,7 @@ pub(crate) enum RequestError {
     Gone(io::Error),
     /// The connection can't be secured until a person corrects something.
     Insecure(SecurityError),
-    /// The server refuses, in its own words, which concern the stream and not records.
+    /// The server refuses. Its message concerns the stream and not records.
     Refused {
         /// The server and its stream.
         path: PathBuf,
@@ -256,7 +256,7 @@ impl From<SecurityError> for RequestError {
     }
 }
 
-/// A problem that a retry may fix, in the server's words or ours.
+/// A problem that a retry may fix, described by the server or by this program.
 pub(super) fn transient(words: impl Into<String>) -> RequestError {
     RequestError::Transient(io::Error::other(words.into()))
 }

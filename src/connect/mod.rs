@@ -7,7 +7,7 @@
 //!
 //! A source implements [`SourceConfig`]: it opens an [`Origin`], which delivers bytes or rows from
 //! a [`Position`] on. A source that can't be read again is copied into the [`journal`], which is an
-//! origin too. [`crate::format`] cuts bytes into rows, whatever their origin. A sink implements
+//! origin too. [`crate::format`] cuts bytes of any origin into rows. A sink implements
 //! [`SinkConfig`]: it opens an [`Outlet`].
 //!
 //! **Security.** [`security`] reads the fields for secrets and TLS that systems share. A path never
@@ -20,7 +20,7 @@
 //! | | redis 1.8 (synchronous) | async-nats 0.51 |
 //! |---|---|---|
 //! | lines, crates | 43,600, 61 | 26,700, 123, tokio among them |
-//! | what a server makes us hold | an answer of any length | 65,536 messages of any length |
+//! | data that a server makes us hold | an answer of any length | 65,536 messages of any length |
 //! | stop of a run during an answer | after the read timeout | by a runtime's cancellation |
 //! | TLS, users, keys | as here | as here |
 //! | more than here | cluster, sentinel | reconnection to another server of a cluster |
@@ -138,7 +138,7 @@ struct PositionTag {
 /// Meaning of [`Position::part`](crate::state::Position).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum PositionParts {
-    /// Files in the order of the pipeline file, or nothing.
+    /// Files in the order of the pipeline file, or no parts.
     InOrder,
     /// Files of a list in the state directory.
     Listed,

@@ -150,7 +150,7 @@ pub(crate) trait CommitListener: Send {
     fn committed(&mut self, positions: Vec<Position>);
 }
 
-/// When a source has a journal.
+/// Condition for a journal of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Journaling {
     /// It can be read again.
@@ -213,7 +213,7 @@ pub(crate) struct ReadPart {
     pub(crate) extent: ReadExtent,
 }
 
-/// How much of a file must not change once it has been read.
+/// The part of a file that must not change once it has been read.
 pub(crate) enum ReadExtent {
     /// The bytes before this offset: the file may grow.
     UpTo(u64),

@@ -111,7 +111,7 @@ pub(super) const NKEY: SecretFields = SecretFields { variable: "nkey_env", file:
 pub(super) const CREDENTIALS: SecretFields =
     SecretFields { variable: "credentials_env", file: "credentials_file" };
 
-/// Keys of a user, as NATS has them.
+/// Keys of a user of NATS.
 pub(super) static KEY_FIELDS: &[FieldDefinition] = &[
     FieldDefinition::optional(
         NKEY.variable,
@@ -166,7 +166,7 @@ impl Login {
         Login { user, password: secret(settings, PASSWORD) }
     }
 
-    /// Reads [`USER_FIELDS`] for a server that knows no user without a password.
+    /// Reads [`USER_FIELDS`] for a server on which every user has a password.
     pub(super) fn with_password(settings: &SystemSection<'_, '_>) -> Self {
         let login = Login::read(settings);
         if login.password.is_none()

@@ -54,7 +54,7 @@ impl ServerConnection {
     ///
     /// # Errors
     /// If the handshake fails or takes longer than [`SILENCE`], or if the server has sent bytes
-    /// that nobody has read: they would count as encrypted.
+    /// that were not read yet: they would count as encrypted.
     fn secured(self, tls: &TlsClient, address: &str) -> io::Result<Self> {
         if self.has_more() {
             return Err(malformed_answer());
@@ -117,13 +117,13 @@ impl ServerConnection {
         matches!(self.link, Link::Plain(_))
     }
 
-    /// Whether what is sent goes unencrypted to an address that is not a loopback one.
+    /// Whether data is sent unencrypted to an address that is not a loopback one.
     fn is_exposed(&self) -> bool {
         let is_loopback = |peer: SocketAddr| peer.ip().to_canonical().is_loopback();
         self.is_plain() && !self.link.socket().peer_addr().is_ok_and(is_loopback)
     }
 
-    /// Explains the end of a plain connection on which the server has said nothing: one that
+    /// Explains the end of a plain connection on which the server has not sent anything: one that
     /// requires TLS ends it so.
     fn ended(&self, error: io::Error) -> io::Error {
         let is_end = matches!(
@@ -259,7 +259,7 @@ impl BrokerServer {
         ServerConnection::connect(&self.address, control)
     }
 
-    /// Warns once, before a `secret` is sent, that others can read it on the way. `name` is that of
+    /// Warns once, before a `secret` is sent, that it can be read on the way. `name` is that of
     /// the stream.
     pub(super) fn warn_of_exposure(&self, connection: &ServerConnection, secret: &str, name: &str) {
         if connection.is_exposed() && self.is_warned.is_first() {

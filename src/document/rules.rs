@@ -17,11 +17,11 @@ pub(crate) enum Fact {
     Lacks(&'static str),
     /// The field is one of these words.
     Is(&'static str, Words),
-    /// The field is absent, or no such word.
+    /// The field is absent, or another word.
     IsNot(&'static str, Words),
     /// The field is a list of one item.
     IsSingle(&'static str),
-    /// The field is absent, or no list of one item.
+    /// The field is absent, or not a list of one item.
     IsNotSingle(&'static str),
     /// The field is this flag.
     IsFlag(&'static str, bool),
@@ -30,7 +30,7 @@ pub(crate) enum Fact {
     /// The field is an address of one of these schemes, or a list of such addresses. Standard
     /// input is the scheme `-`.
     LeadsTo(&'static str, Words),
-    /// The field is absent, or no such address.
+    /// The field is absent, or an address of another scheme.
     LeadsElsewhere(&'static str, Words),
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Rule {
 pub(crate) struct Breach {
     /// Dotted name of the field, or of the section that lacks it; empty for that of the rule.
     pub(crate) name: String,
-    /// Its position in the text; none for the section of the rule.
+    /// Its position in the text; `None` for the section of the rule.
     pub(crate) span: Option<Range<usize>>,
     /// The path of the field.
     pub(crate) path: &'static str,

@@ -107,7 +107,7 @@ impl EstimateField {
     }
 }
 
-/// The estimate of one key at one epoch under one view, and what identifies it.
+/// The estimate of one key at one epoch under one view, with the fields that identify it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EstimateRecord {
     /// The epoch.
@@ -120,7 +120,7 @@ pub struct EstimateRecord {
     pub by: &'static str,
     /// Name of the view or the estimator.
     pub view: String,
-    /// Whether the noise protects anyone: false if it was drawn from a seed.
+    /// Whether the release is private: false if its noise was drawn from a seed.
     pub private: bool,
     /// The fields: counts, then those of the estimate.
     pub fields: Vec<EstimateField>,
@@ -158,7 +158,7 @@ impl EstimateRecord {
         rows
     }
 
-    /// Returns the word about the estimate as a whole: its quality, or why there is none.
+    /// Returns the text about the estimate as a whole: its quality, or the reason for its lack.
     pub fn word(&self) -> Option<&str> {
         let word = self.fields.iter().find_map(|field| match &field.value {
             FieldValue::Word(word) => Some(word.as_str()),

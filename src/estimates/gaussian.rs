@@ -81,7 +81,7 @@ impl OneAverage for Gaussian {
     }
 }
 
-/// Cuts a density to what bounds allow, unless it is to be left as it is.
+/// Projects a density onto what the bounds allow, unless the projection is `Raw`.
 pub(super) fn within_bounds(density: Density, projection: Projection) -> Density {
     match projection {
         Projection::Raw => density,
@@ -270,8 +270,8 @@ impl Estimate for GaussianEstimate {
     }
 }
 
-/// Intervals in the units of the columns. Each contains its estimate: a projection may move one
-/// beyond the interval before it, which then reaches as far. A longer interval holds as often.
+/// Intervals in the units of the columns. Each contains its estimate: if a projection has moved the
+/// estimate out of its interval, the interval is extended to it, which never lowers its coverage.
 struct UnitIntervals<'a> {
     scales: &'a ColumnScales,
     /// In centred and scaled coordinates; `None` without a density.
@@ -394,8 +394,8 @@ mod tests {
         }
     }
 
-    /// A correlation of 2: the word of a line is that of its count, because a word that depends on
-    /// such numbers would collect lines whose other numbers are wrong, too.
+    /// A correlation of 2. The quality of a line is that of its count: a quality that depended on
+    /// such numbers would collect lines whose other numbers are wrong as well.
     #[test]
     fn a_correlation_wholly_beyond_one_has_an_interval_at_one() {
         let beyond = estimate(400.0);

@@ -66,7 +66,7 @@ pub(super) fn column(section: &Section<'_>, log: &LogFacts<'_>, numeric: bool) -
     Some(Some(checked.value))
 }
 
-/// A histogram of a log that a view shows, and the place of its bins.
+/// A histogram of a log that a view shows, and the position of its bins.
 pub(super) struct ShownHistogram<'a> {
     pub(super) of: &'a Histogram,
     start: usize,

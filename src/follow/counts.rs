@@ -10,9 +10,9 @@
 //! 0.05 from n = 3.61 s on. The warning is for two cases:
 //!
 //! - The count of all epochs together is faint.
-//! - The counts of most epochs are faint, though their mean is at least 3.61 s: the same number of
-//!   records, evenly spread, would show. A stream of small epochs is not such a case. With E ≥ 8
-//!   epochs of full size, most of them are faint with a probability of at most
+//! - The counts of most epochs are faint, though their mean is at least 3.61 s: if the records
+//!   were evenly spread, the counts would not be faint. A stream of small epochs is not such a
+//!   case. With E ≥ 8 epochs of full size, most of them are faint with a probability of at most
 //!   P(Binomial(E, 0.05) > E/2) < 4·10⁻⁵ if their noise is independent.
 
 use std::path::Path;
@@ -32,10 +32,10 @@ const CLEAR: f64 = QUANTILE + 1.65;
 /// Minimum number of epochs for a warning that most of them are empty.
 const LEAST_EPOCHS: u64 = 8;
 
-/// Maximum number of values that are read, to bound the work at the end of a run to a moment.
+/// Maximum number of values that are read, so that the end of a run takes only a moment longer.
 const MAX_NUMBERS: u64 = 1 << 22;
 
-/// An epoch takes as long as this many values.
+/// Cost of an epoch in addition to its values, in values.
 const NUMBERS_OF_EPOCH: u64 = 64;
 
 /// Counts of a log that can't be distinguished from zero.

@@ -56,8 +56,8 @@ impl Delimiter {
         Ok(best.0)
     }
 
-    /// Returns the first rows with as many fields as the header, and their number of fields; zeros
-    /// if the header has one.
+    /// Returns how many of the first rows have as many fields as the header, and this number of
+    /// fields; zeros if the header has one.
     fn fit(self, path: &Path, start: &[u8]) -> Result<(usize, usize), FormatError> {
         let stream = ByteStream::new(Cursor::new(start.to_vec()), 0);
         let (mut rows, mut row) = (CsvRows::before_header(stream, self), Row::default());
@@ -144,7 +144,7 @@ impl CsvRows {
         self
     }
 
-    /// Continues in `stream`, and forgets what came before.
+    /// Continues in `stream`, and discards the state of the parser.
     pub(crate) fn begin(&mut self, stream: ByteStream) {
         self.parser.reset();
         self.stream = stream;

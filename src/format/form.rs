@@ -29,7 +29,7 @@ pub(crate) struct EntryParser {
 }
 
 enum EntryFormat {
-    /// There is none.
+    /// Entries have named fields and no text.
     None,
     Object,
     Line(Box<CsvRows>),
@@ -81,10 +81,10 @@ impl EntryParser {
         }
     }
 
-    /// Learns a schema: its text, after those that it refers to; none if there is no such schema.
+    /// Learns a schema: its text, after those that it refers to; empty if there is no such schema.
     ///
     /// # Errors
-    /// Why its records can't be used.
+    /// [`SchemaError`]: the reason why its records can't be used.
     #[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "only Kafka has such messages"))]
     pub(crate) fn learn(&mut self, number: u32, texts: &[String]) -> Result<(), SchemaError> {
         match &mut self.text {

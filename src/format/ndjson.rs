@@ -86,7 +86,7 @@ pub(crate) fn names_of(stream: ByteStream) -> io::Result<Vec<String>> {
         }
         add_names("", serde_json::from_slice(&rows.text).unwrap_or_default(), &mut names);
     }
-    // An object that some rows lack has the names of its fields alone.
+    // An object that some rows lack is represented only by the names of its fields.
     let is_object =
         |name: &String| names.iter().any(|other| inside(other, name).is_some_and(|rest| !rest.is_empty()));
     let objects: Vec<_> = names.iter().map(is_object).collect();
@@ -176,7 +176,7 @@ enum WantedField<'a> {
     At(usize),
     /// It may be an object that holds wanted ones, whose names begin with this.
     Inside(&'a str),
-    /// Nothing.
+    /// It is not wanted.
     None,
 }
 

@@ -32,7 +32,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for a client to read a document or one event.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time to read what a client still sends after its answer.
+/// Time to read the bytes that a client still sends after its answer.
 const LAST_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How often a handshake checks its deadline.
@@ -51,7 +51,7 @@ pub(crate) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Why nothing can be served.
+/// Reasons why a server can't start.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HttpError {
@@ -81,7 +81,7 @@ pub enum HttpError {
     },
 }
 
-/// Where HTTP is served, and as whom.
+/// Address of a server, its certificate, and its names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HttpEndpoint {
     /// `HOST:PORT`.
@@ -113,7 +113,7 @@ impl HttpEndpoint {
     /// Parses a name for [`named`](Self::named).
     ///
     /// # Errors
-    /// What was expected, if `text` has a scheme, a port or a path.
+    /// The expected form, if `text` has a scheme, a port or a path.
     pub fn host_name(text: &str) -> Result<String, &'static str> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
         match text.chars().all(is_name) && !text.is_empty() {
@@ -299,7 +299,7 @@ fn is_early(error: &io::Error) -> bool {
 }
 
 /// Makes the handshake, if connections are encrypted. Returns `None` for a client that does not
-/// speak TLS, which is answered so that a person sees what to change.
+/// speak TLS. Such a client gets an answer that explains how to connect.
 fn secured(stream: TcpStream, tls: Option<&TlsAcceptor>) -> io::Result<Option<Link>> {
     let Some(acceptor) = tls else { return Ok(Some(Link::Plain(stream))) };
     let deadline = Instant::now() + REQUEST_TIMEOUT;

@@ -1,10 +1,9 @@
-//! Request parser. It is strict, because a browser shares this server with the whole web.
+//! Request parser. It is strict, because any website can make a browser send requests here.
 //!
 //! It accepts only GET and HEAD without a body, a head of at most [`REQUEST_LIMIT`] bytes, and a
 //! `Host` that is an address, `localhost`, the host that the server listens at or a name that its
 //! operator has listed. So no site can point its own name at the server and read its answers (DNS
-//! rebinding). Paths are compared with
-//! existing ones and never looked up in a file system.
+//! rebinding). Paths are compared with existing ones and never looked up in a file system.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::from_utf8;
@@ -19,7 +18,7 @@ pub(crate) struct HttpRequest {
     query: Vec<(String, String)>,
     /// Number of the last event that a returning client has seen.
     pub(crate) last_event: Option<u64>,
-    /// Whether the client wants the head of the answer alone.
+    /// Whether the client requests only the head of the answer.
     pub(super) head_only: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The ledger on disk: reserves room, charges each state directory once, and looks up entries.
+//! The ledger on disk: reserves budget, charges each state directory once, and looks up entries.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ impl Book {
     /// `path`.
     ///
     /// # Errors
-    /// [`LedgerError::Missing`] if there is none, and others if it cannot be read.
+    /// [`LedgerError::Missing`] if there is none, and other errors if it can't be read.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let path = resolve(path)?;
         let file = LedgerFile::shared(&path)?;
@@ -73,7 +73,7 @@ pub struct LedgerRequest {
     pub budget: Option<Budget>,
     /// Name of its data set.
     pub data_set: Option<String>,
-    /// Whether others may use the ledger too, so that the data set needs a name.
+    /// Whether other pipelines may use the ledger too, so that the data set needs a name.
     pub shared: bool,
     /// Time of the request, RFC 3339.
     pub started: String,
@@ -99,14 +99,14 @@ impl LedgerRequest {
     }
 }
 
-/// Reserves room in the ledger in the directory `path` for the releases of a state directory, and
+/// Reserves budget in the ledger in the directory `path` for the releases of a state directory, and
 /// returns how to pay.
 ///
-/// - The state directory has begun: its entry must exist, and the result is `None` because nothing
-///   is left to pay. A budget added later takes effect now; if the entries together exceed a
-///   budget, nothing more may be released.
-/// - It has not begun: its room is reserved until the run pays or ends. Paying checks again, so
-///   nothing is entered beyond the budget, even if reservations were lost.
+/// - The state directory has begun: its entry must exist, and the result is `None` because it
+///   has paid already. A budget added later takes effect now; if the entries together exceed a
+///   budget, no more may be released.
+/// - It has not begun: its budget is reserved until the run pays or ends. Paying checks again, so
+///   no entry exceeds the budget, even if reservations were lost.
 ///
 /// # Errors
 /// [`LedgerError`]; nothing may be released.
@@ -140,7 +140,7 @@ pub fn enter(
     Ok(Some(LedgerPayment { entered, enter: Box::new(enter) }))
 }
 
-/// Reserves room in addition to entries and other reservations.
+/// Reserves budget in addition to entries and other reservations.
 fn reserve(file: &LedgerFile, ledger: Ledger, request: &LedgerRequest) -> Result<Reservation, LedgerError> {
     let path = file.path();
     let refused = |refusal| LedgerError::Refused { path: path.into(), refusal };
@@ -149,8 +149,8 @@ fn reserve(file: &LedgerFile, ledger: Ledger, request: &LedgerRequest) -> Result
     Ok(Reservation::make(path, &text)?)
 }
 
-/// Checks that a ledger has room for a request besides entries and reservations, and changes
-/// nothing.
+/// Checks that a ledger has enough budget left for a request besides entries and reservations.
+/// Does not change the ledger.
 ///
 /// # Errors
 /// [`LedgerError`] if a run would be refused.
@@ -163,7 +163,7 @@ pub fn confirm_room(path: &Path, request: LedgerRequest) -> Result<(), LedgerErr
     request.enter(ledger, String::new()).map(drop).map_err(refused)
 }
 
-/// Counts the reservations of others. One that cannot be read is an error: it may hold any room.
+/// Counts the reservations of other runs. One that can't be read is an error: its size is unknown.
 fn with_reservations(path: &Path, ledger: Ledger) -> Result<Ledger, LedgerError> {
     let count = |counted, text: Vec<u8>| {
         let other: LedgerRequest = serde_json::from_slice(&text).map_err(|error| unreadable(path, &error))?;
@@ -250,7 +250,7 @@ fn agreeing(
     }
 }
 
-/// Changes the budget for all pipelines, also below what has been spent. Creates the ledger if
+/// Changes the budget for all pipelines, also to less than the amount spent. Creates the ledger if
 /// needed and returns its directory.
 ///
 /// # Errors

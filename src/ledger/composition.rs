@@ -2,8 +2,8 @@
 //!
 //! Every entry counts as one Gaussian mechanism, whose μ² add up
 //! ([`composition`](crate::mechanism::accounting::composition)). That is exact for Gaussian entries
-//! and loose for purely private ones: a pure ε counts as μ² ≈ πε²/2, where ε² would do in a long
-//! composition. So where an entry has a purely private part, privacy loss distributions
+//! and loose for purely private ones: a pure ε counts as μ² ≈ πε²/2, where ε² would suffice in a
+//! long composition. So where an entry has a purely private part, privacy loss distributions
 //! ([`pld`](crate::mechanism::accounting::pld)) compose all entries as well, and the smaller ε is
 //! reported.
 //!

@@ -135,7 +135,7 @@ impl<'a> EstimateLine<'a> {
         self.subject.parameters().key_name(self.key)
     }
 
-    /// The first epoch of what is estimated: that of its window, or the epoch itself.
+    /// The first epoch of the estimated data: that of the window, or the epoch itself.
     fn first_epoch(&self) -> u64 {
         match &self.subject.publication {
             Publication::Windows(windows) => windows.span().first_epoch(self.epoch),
@@ -299,7 +299,7 @@ impl<'a> EstimateLine<'a> {
     }
 }
 
-/// Titles of what every line has, whichever cells are chosen.
+/// Titles of the fields that every line has, whichever cells are chosen.
 const FIXED_TITLES: [&str; 7] = ["epoch", "from", "view", "key", "records", "weight", "quality"];
 
 fn titles_of_cells(estimate: &dyn Estimate) -> Vec<String> {

@@ -28,11 +28,11 @@ const NARROW_VIEW: usize = 6;
 const QUALITY: usize = 17;
 const QUALITY_TITLE: usize = 9;
 
-/// Characters of a key that must fit before the word of quality does. Without room for both, a long
-/// word follows on a separate line.
+/// Characters of a key that must fit before the quality does. Without space for both, a long
+/// quality follows on a separate line.
 const KEY: usize = 12;
 
-/// Numbers that a line of a terminal shows, if it has room for them beside the key.
+/// Numbers that a line of a terminal shows, if it has space for them beside the key.
 const WANTED: usize = 2;
 
 /// The fields of a line before its layout.
@@ -40,7 +40,7 @@ pub(super) struct TableRow<'a> {
     pub(super) epoch: &'a str,
     /// Start of the epoch; empty if epochs are counted.
     pub(super) start: &'a str,
-    /// The part of it that tells epochs apart.
+    /// The part of it that distinguishes epochs.
     pub(super) brief_start: &'a str,
     /// Name of the view, if there are several.
     pub(super) view: Option<&'a str>,
@@ -59,12 +59,12 @@ pub(super) struct TableSizes {
     pub(super) horizon: u64,
     /// Characters of the longest key.
     pub(super) longest_key: usize,
-    /// Characters of the start of an epoch, and those that tell epochs apart.
+    /// Characters of the start of an epoch, and of the part that distinguishes epochs.
     pub(super) start: usize,
     pub(super) brief_start: usize,
 }
 
-/// What a line of a terminal shows before and behind its cells, and the least width of these.
+/// The parts of a terminal line before and after its cells, and the minimum width of the cells.
 #[derive(Clone, Copy)]
 struct Lead {
     quality: usize,
@@ -176,10 +176,9 @@ impl<'a> TableLayout<'a> {
             });
             ends.take_while(|&end| end <= room).count()
         };
-        // If a second number would not fit, a long word of quality makes room for it, and follows
-        // on a line of its own. Then what says least is left out: the time of day at which every
-        // epoch starts, or its year, the number of the epoch beside its start, spaces, and last the
-        // start.
+        // If a second number would not fit, a long quality moves to a separate line. Then the least
+        // informative fields are left out: the time of day at which every epoch starts, or its
+        // year, the number of the epoch beside its start, spaces, and last the start.
         let all = Lead { quality, start, has_epoch: true, least };
         let short = Lead { quality: short, ..all };
         let brief = start.map(|start| start.min(sizes.brief_start));

@@ -1,5 +1,5 @@
-//! Keys that nobody lists: `[key] discover`, the numbers of their names in a run, and the names of
-//! slots in a log.
+//! Keys that the pipeline does not list: `[key] discover`, the numbers of their names in a run, and
+//! the names of slots in a log.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -135,7 +135,7 @@ impl fmt::Debug for KeyTexts {
     }
 }
 
-/// Not a parameter.
+/// Always equal, because it is not a parameter.
 impl PartialEq for KeyTexts {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -162,7 +162,7 @@ impl SlotNames {
     }
 }
 
-/// Not a parameter.
+/// Always equal, because they are not a parameter.
 impl PartialEq for SlotNames {
     fn eq(&self, _: &Self) -> bool {
         true

@@ -57,7 +57,7 @@ pub struct Pipeline {
     pub name: String,
     /// `[source]`, or several `[[sources]]` that are read together; at least one.
     pub sources: Vec<Source>,
-    /// `[source] missing`, `malformed`: what happens to rows that can't be used.
+    /// `[source] missing`, `malformed`: treatment of rows that can't be used.
     pub rows: RowPolicies,
     /// `[source] preflight`: how a run reacts if its rows don't count.
     pub preflight: Preflight,
@@ -86,7 +86,7 @@ pub struct Pipeline {
     pub window: WindowSpan,
     /// Paths of the strategy, and of that of second moments, if they are read from files.
     pub strategy_files: [Option<PathBuf>; 2],
-    /// `[[views]]`: what readers see; by default one view of the workload of the release.
+    /// `[[views]]`: the views that readers see; by default one view of the workload of the release.
     pub views: Vec<EstimateView>,
     /// `[[sinks]]`: destinations of releases.
     pub sinks: Vec<Sink>,
@@ -156,10 +156,9 @@ pub enum RowPolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preflight {
     /// Stop a first run, before every charge and release, if its rows show that it would publish
-    /// little or nothing: public facts, such as a clock far ahead of the start, and private ones,
-    /// such as keys that the pipeline doesn't list, but not what the limits of entities leave out.
-    /// Once anything is published, private facts
-    /// decide nothing. The default.
+    /// little or nothing. Public facts decide this, such as a clock far ahead of the start, and
+    /// private ones, such as keys that the pipeline doesn't list. Records beyond the limits of
+    /// entities do not. After the first publication, private facts do not stop a run. The default.
     #[default]
     First,
     /// Stop a first run for public facts alone; show private ones to the operator where exact
@@ -167,7 +166,7 @@ pub enum Preflight {
     Warn,
     /// Stop for private facts among later rows too. Readers see that the releases end.
     Stop,
-    /// Don't judge the rows.
+    /// Don't check the rows.
     Off,
 }
 
@@ -176,7 +175,7 @@ pub enum Preflight {
 pub struct Epochs {
     /// Assignment of records to epochs, and when epochs close.
     pub schedule: Schedule,
-    /// `time`: column of the event time; none if epochs have a fixed number of records.
+    /// `time`: column of the event time; `None` if epochs have a fixed number of records.
     pub time: Option<String>,
     /// `arrival`: column that advances the clock, if any.
     pub arrival: Option<String>,
@@ -252,7 +251,7 @@ impl PublicParameters {
         Bins { histograms: levels.len() as u32, number }
     }
 
-    /// Returns what estimators know of the log.
+    /// Returns the facts about the log that estimators need.
     pub fn log_facts(&self) -> LogFacts<'_> {
         let PublicParameters { key, epochs, privacy, release, .. } = self;
         LogFacts {

@@ -29,7 +29,7 @@ pub struct Training {
     pub model: ModelKind,
     /// The columns of the source that are features, or coordinates of gradients.
     pub features: Vec<Column>,
-    /// `target`, `classes`; none for gradients.
+    /// `target`, `classes`; `None` for gradients.
     pub target: Option<Target>,
     /// `records`: number of rows of the source.
     pub records: u64,
@@ -132,7 +132,7 @@ impl Training {
         Participation::Fixed { count: positive(passes.into()), gap: positive(self.steps_per_pass()) }
     }
 
-    /// Returns the sums that the parameters are made of.
+    /// Returns the workload whose sums determine the parameters.
     pub fn workload(&self) -> Workload {
         match Decay::new(self.momentum) {
             Ok(decay) if self.optimiser == OptimiserKind::Momentum => Workload::Momentum(decay),

@@ -1,4 +1,4 @@
-//! The share of the budget that discovers keys, and what it leaves to their moments.
+//! The share of the budget that discovers keys, and the remaining budget of their moments.
 
 use hushflow_mechanism::accounting::{Delta, Epsilon, MARGIN, gaussian};
 use hushflow_mechanism::discovery::{Discovery, DiscoveryParameters};
@@ -47,9 +47,9 @@ impl DiscoverySetting {
     /// the discovery from a Gaussian mechanism.
     ///
     /// # Errors
-    /// [`PublicationError::DiscoveryDelta`] if nothing is left.
+    /// [`PublicationError::DiscoveryDelta`] if no δ is left.
     pub fn delta_of_noise(&self, epsilon: Epsilon, delta: Delta) -> Result<Delta, PublicationError> {
-        // A larger multiplier costs less, and the calibrated one is larger.
+        // The cost falls as the multiplier grows, and the calibrated one is larger than `least`.
         let least = gaussian::noise_multiplier(epsilon, delta).value() * (1.0 - MARGIN);
         let distance = self.discovery(least)?.total_variation();
         let cost = (1.0 + epsilon.value().exp()) * distance * (1.0 + MARGIN);

@@ -1,4 +1,4 @@
-//! Why parameters allow no publication.
+//! Reasons why parameters allow no publication.
 
 use hushflow_estimators::covariance::CovarianceError;
 use hushflow_estimators::mean::MeanMethod;
@@ -16,7 +16,7 @@ use super::RELEASE_LIMIT;
 use crate::pipeline::WindowEstimator;
 use crate::strategies::StrategiesError;
 
-/// Why parameters allow no publication.
+/// Reasons why parameters allow no publication.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PublicationError {
@@ -94,7 +94,7 @@ pub enum PublicationError {
     /// Moments without a strategy.
     #[error("the public log's header names no strategy: it is not a log of moments that hushflow wrote")]
     NoStrategy,
-    /// The log's noise is too small for what it promises.
+    /// The log's noise is too small for its stated guarantee.
     #[error(
         "the noise multiplier in the public log's header is too small for the (ε, δ) beside it: the log was tampered with"
     )]

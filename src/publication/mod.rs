@@ -52,7 +52,7 @@ struct Header {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Grid {
-    /// Encoded sums, exactly: the grid of logs that name none.
+    /// Encoded sums, exactly: the grid of logs that name no grid.
     #[default]
     Exact,
     /// Encoded sums, rounded to a grid for noise of 64 bits.
@@ -78,7 +78,7 @@ impl Grid {
         }
     }
 
-    /// Whether it is the one of logs that name none.
+    /// Whether it is the grid of logs that don't name one.
     fn is_exact(&self) -> bool {
         *self == Self::Exact
     }
@@ -189,7 +189,7 @@ impl Publication {
         }
     }
 
-    /// False if a seeded generator drew the noise: such releases protect nobody.
+    /// Whether the releases are private: false if a seeded generator drew the noise.
     pub fn is_private(&self) -> bool {
         match self {
             Self::Moments(moments) => moments.is_private(),

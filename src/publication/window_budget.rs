@@ -1,10 +1,11 @@
-//! The budget of one window, so that all windows that hold a unit spend that of the pipeline.
+//! The budget of one window, chosen so that all windows with a unit's records together spend the
+//! pipeline's budget.
 //!
 //! A record is in several windows if they overlap, and an entity has several records. The charge of
 //! all of them follows from that of one record in one window
-//! ([`Charge::over_windows`], proof in [`hushflow_mechanism::windows`]). This is the search for the
-//! largest budget of one window whose charge keeps the promise. Without overlap, and for single
-//! records, a window has the whole budget.
+//! ([`Charge::over_windows`], proof in [`hushflow_mechanism::windows`]). This module searches for
+//! the largest budget of one window for which this charge stays within the pipeline's (ε, δ).
+//! Without overlap, and for single records, a window has the whole budget.
 
 use hushflow_estimators::covariance::CovarianceMethod;
 use hushflow_estimators::mean::{MeanMethod, Question};
@@ -35,7 +36,7 @@ pub(super) fn divided(
     private: bool,
 ) -> Result<(WindowEstimate, Charge), PublicationError> {
     let promise = guarantee(parameters)?;
-    // Only its privacy matters here.
+    // The noise source does not change the charge, only whether the estimate is private.
     let source = if private { NoiseSource::System } else { NoiseSource::Seeded(0) };
     let columns = parameters.columns.len();
     let (estimate, charge) = match estimator {
@@ -87,7 +88,7 @@ fn evenly(
     Ok((Epsilon::new(epsilon.value() * share)?, Delta::new(delta.value() * share)?))
 }
 
-/// Whether the charge of all windows keeps the promise.
+/// Whether the charge of all windows stays within (ε, δ).
 fn keeps(spent: Spending, (epsilon, delta): (Epsilon, Delta)) -> bool {
     spent.delta(epsilon) <= delta.value()
 }
@@ -162,8 +163,8 @@ mod tests {
 
     const SPANS: [&str; 4] = ["", "window = 5", "window = 8\nstride = 2", "window = 'growing'"];
 
-    /// The (ε, δ) of all windows is kept and nearly used up, whatever divides it, and a ledger gets
-    /// no less than that of one window of one record.
+    /// The (ε, δ) of all windows is kept and nearly used up, however it is divided among them. A
+    /// ledger records at least the charge of one window of one record.
     #[test]
     fn all_windows_of_a_unit_spend_the_promise() {
         let (epsilon, delta) = (Epsilon::new(2.0).unwrap(), Delta::new(1e-6).unwrap());

@@ -101,17 +101,17 @@ impl WindowPublication {
         self.parameters.window
     }
 
-    /// Returns what the windows cost together that a unit is in.
+    /// Returns the overlap of the windows that contain a unit, which determines their joint cost.
     pub fn overlap(&self) -> &WindowOverlap {
         &self.overlap
     }
 
-    /// False if a seeded generator drew the noise: such releases protect nobody.
+    /// Whether the releases are private: false if a seeded generator drew the noise.
     pub fn is_private(&self) -> bool {
         self.private
     }
 
-    /// Returns the windows, beginning with `first_epoch` and what earlier epochs left.
+    /// Returns the windows from `first_epoch` on, with the rows kept from earlier epochs.
     pub fn windows(
         &self,
         first_epoch: u64,
@@ -141,7 +141,7 @@ impl WindowPublication {
         &self.estimate
     }
 
-    /// Returns the estimates in the release of an epoch, key by key; none if no window ends with
+    /// Returns the estimates in the release of an epoch, key by key; empty if no window ends with
     /// it. `None` if the values are malformed.
     pub fn read(&self, epoch: u64, mut values: &[i128]) -> Option<Vec<Arc<dyn Estimate>>> {
         let span = self.span();
@@ -176,7 +176,7 @@ impl WindowPublication {
         })
     }
 
-    /// Returns what the page draws: the mean or variance of each column.
+    /// Returns the chart of the page: the mean or variance of each column.
     pub fn plot(&self) -> Plot {
         let columns: Vec<String> = self.parameters.columns.iter().map(|column| column.name.clone()).collect();
         report::plot(&columns, self.is_covariance())
@@ -190,7 +190,8 @@ impl WindowPublication {
         }
     }
 
-    /// Returns these windows with the estimate of others, for audits: the charge does not cover it.
+    /// Returns these windows with the estimate of other ones, for audits. The charge does not cover
+    /// it.
     #[must_use]
     pub fn with_estimate_of(&self, others: &Self) -> Self {
         Self { estimate: others.estimate.clone(), ..self.clone() }

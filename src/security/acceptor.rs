@@ -22,18 +22,18 @@ pub(crate) struct TlsAcceptor {
     current: Mutex<CurrentFiles>,
 }
 
-/// How often the dates of the certificate are looked at, while there are connections.
+/// How often the dates of the certificate are checked, while there are connections.
 const DATES_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The files that are used.
+/// The files in use.
 struct CurrentFiles {
     versions: FileVersions,
     config: Arc<ServerConfig>,
-    /// When the dates were looked at.
+    /// Time of the last check of the dates.
     dates: Instant,
 }
 
-/// Device, inode, size, and time of change of each file; `None` for one that can't be looked at.
+/// Device, inode, size, and time of change of each file; `None` for a file that can't be examined.
 type FileVersions = Vec<Option<(u64, u64, u64, i64, i64)>>;
 
 impl TlsAcceptor {
@@ -61,7 +61,7 @@ impl TlsAcceptor {
         let versions = versions(&self.settings);
         let is_changed = versions != current.versions;
         if is_changed
-            // Files that are being replaced, and don't fit together yet: the last ones still hold.
+            // While files are being replaced and don't fit together, the last ones stay in use.
             && let Ok(config) = config(&self.settings)
         {
             (current.versions, current.config) = (versions, config);

@@ -17,8 +17,8 @@ pub(super) const CLIENT_ROOTS: &str = "tls_client_roots";
 const CERTIFICATE: &str = "tls_certificate";
 const KEY: &str = "tls_key";
 
-/// A certificate is about to expire in the last part of its lifetime, and in its last days at most.
-/// Certificates that are renewed by machines are renewed before.
+/// A certificate is reported as about to expire in the last tenth of its lifetime, but at most 14
+/// days before its end. Automatic renewal usually comes earlier.
 const LAST_PART: u32 = 10;
 const LAST_DAYS: Duration = Duration::from_secs(14 * 86_400);
 
@@ -56,7 +56,7 @@ impl TlsClient {
     /// Returns the name that the certificate of the server at `host` must have.
     ///
     /// # Errors
-    /// If it is not a host name and no IP address.
+    /// If it is neither a host name nor an IP address.
     pub(crate) fn server_name(&self, host: &str) -> Result<ServerName<'static>, SecurityError> {
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let name = self.server_name.as_deref().unwrap_or(host);
@@ -90,8 +90,8 @@ impl TlsServer {
     }
 }
 
-/// Returns the times from which and until which a certificate is valid. The library of certificates
-/// names them where it judges a time before or after them.
+/// Returns the times from which and until which a certificate is valid. The certificate library
+/// names them in its errors for a time before the first and for a time after the second.
 fn validity(chain: &[CertificateDer<'static>]) -> Option<(UnixTime, UnixTime)> {
     let (certificate, others) = chain.split_first()?;
     // The dates are judged before any root or name, so the certificate is its own root here.
@@ -155,7 +155,7 @@ fn certificates(field: &'static str, path: &Path) -> Result<Vec<CertificateDer<'
     if found.is_empty() { Err(failed(PemError::NoItemsFound)) } else { Ok(found) }
 }
 
-/// Names the file. What the parser found is left out, because it may be part of a key.
+/// Names the file. The bytes that the parser found are left out, because they may be part of a key.
 fn problem(field: &'static str, path: &Path, expected: &'static str, error: PemError) -> SecurityError {
     let path = path.to_owned();
     match error {

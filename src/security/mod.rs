@@ -4,7 +4,7 @@
 //! state, logs and messages that quote it reveal nothing. Secrets and certificates are read for
 //! each connection, so a rotated one is used by the next connection, without a restart.
 //!
-//! The rooms of connections and of HTTP use it.
+//! The modules of connections and of HTTP use it.
 
 #[cfg(feature = "tls")]
 mod acceptor;

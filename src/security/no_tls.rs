@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use super::{SecurityError, TlsClient, TlsServer};
 
-/// A listening end, of which there are none.
+/// The listening end of TLS. The type has no values, because this build has no TLS.
 pub(crate) enum TlsAcceptor {}
 
 impl TlsAcceptor {
@@ -18,7 +18,7 @@ impl TlsAcceptor {
     }
 }
 
-/// An encrypted connection, of which there are none.
+/// An encrypted connection. The type has no values, because this build has no TLS.
 pub(crate) enum TlsStream {}
 
 impl TlsStream {

@@ -81,7 +81,7 @@ impl fmt::Debug for Secret {
 }
 
 impl fmt::Debug for SecretReference {
-    /// Formats the field alone: someone may have written the secret into it.
+    /// Formats only the name of the field: its value may be the secret itself, by mistake.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.place {
             SecretPlace::Variable(_) => self.fields.variable,
@@ -100,8 +100,8 @@ impl SecretReference {
         SecretReference { place: SecretPlace::File(path), fields, is_warned: WarnedOnce::default() }
     }
 
-    /// Reads a secret of one line, without one line end after it. Warns once if others may read its
-    /// file.
+    /// Reads a secret of one line, without one line end after it. Warns once if other users may
+    /// read its file.
     ///
     /// # Errors
     /// If it is missing or empty, has several lines, or is too long.
@@ -161,7 +161,7 @@ impl SecretReference {
         self.unusable("a secret: one line without control characters, of at most 16 KiB")
     }
 
-    /// The error for a secret that is not what is `expected`.
+    /// The error for a secret that does not have the `expected` form.
     pub(crate) fn unusable(&self, expected: &'static str) -> SecurityError {
         let subject = match &self.place {
             SecretPlace::Variable(_) => format!("the environment variable of {}", self.fields.variable),

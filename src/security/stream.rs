@@ -58,7 +58,7 @@ impl Link {
     /// Tells the peer that no more bytes will come.
     ///
     /// # Errors
-    /// If it can't be told.
+    /// If the notice can't be sent.
     pub(crate) fn close_writing(&mut self) -> io::Result<()> {
         if let Link::Tls(stream) = self {
             stream.close()?;
@@ -101,8 +101,8 @@ impl Write for Link {
         }
     }
 
-    /// Sends what [`write`](Self::write) has taken. Without it, an encrypted connection may hold
-    /// bytes back.
+    /// Sends the bytes that [`write`](Self::write) has accepted. Without it, an encrypted
+    /// connection may hold them back.
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Link::Plain(socket) => socket.flush(),

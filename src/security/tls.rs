@@ -12,7 +12,7 @@ use rustls::{
 use super::certificates::{CLIENT_ROOTS, ROOTS, in_words};
 use super::{SecurityError, TlsClient, TlsProblem};
 
-/// Reads of what a server sent before it ended a connection: tickets may come before an alert.
+/// Reads of the data that a server sent before it ended a connection. Tickets may precede an alert.
 const LAST_READS: u32 = 16;
 
 /// An encrypted connection.
@@ -77,7 +77,7 @@ impl TlsStream {
         &self.socket
     }
 
-    /// Sends and receives what belongs to the handshake. An error of `may_wait` ends it.
+    /// Sends and receives the messages of the handshake. An error of `may_wait` ends it.
     pub(super) fn handshake(&mut self, mut may_wait: impl FnMut() -> io::Result<()>) -> io::Result<()> {
         while self.connection.is_handshaking() {
             let step = match self.connection.wants_write() {
@@ -100,7 +100,7 @@ impl TlsStream {
         self.connection.write_tls(&mut self.socket).map(drop)
     }
 
-    /// Reads what the socket has, once. Returns the number of bytes.
+    /// Reads the available bytes of the socket, once. Returns their number.
     fn receive(&mut self) -> io::Result<usize> {
         let read = self.connection.read_tls(&mut self.socket)?;
         let was_handshaking = self.connection.is_handshaking();
@@ -133,7 +133,7 @@ impl TlsStream {
         self.alert().unwrap_or_else(|| self.failed(TlsProblem::EndedEarly))
     }
 
-    /// Reads what the server sent before it ended the connection. Returns the alert in it,
+    /// Reads the data that the server sent before it ended the connection. Returns the alert in it,
     /// explained.
     fn alert(&mut self) -> Option<io::Error> {
         for _ in 0..LAST_READS {
@@ -180,7 +180,7 @@ impl Write for TlsStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.flush()?;
         let written = self.connection.writer().write(bytes)?;
-        // These bytes are taken: an error comes again with the next step.
+        // The bytes are accepted. The next step returns the same error again.
         let _ = self.flush();
         Ok(written)
     }
@@ -190,8 +190,8 @@ impl Write for TlsStream {
     }
 }
 
-/// Explains an error in terms of what a person can change. `roots` is the field that names the
-/// roots of the peer's certificate; this end `is_certified` if it has one too.
+/// Explains an error in terms of settings that a person can change. `roots` is the field that names
+/// the roots of the peer's certificate; this end `is_certified` if it has one too.
 fn explained(error: TlsError, roots: &'static str, is_certified: bool) -> TlsProblem {
     match error {
         TlsError::InvalidCertificate(problem) => match problem {
@@ -212,7 +212,7 @@ fn explained(error: TlsError, roots: &'static str, is_certified: bool) -> TlsPro
             CertificateError::BadSignature => {
                 TlsProblem::Certificate("the key of its issuer has not signed it".into())
             }
-            // The library of certificates has no type here, only the name of what is wrong.
+            // The certificate library has no variant for these problems, only a name.
             CertificateError::Other(other) => match other.to_string().as_str() {
                 "UnsupportedCertVersion" => TlsProblem::Version,
                 "CaUsedAsEndEntity" => TlsProblem::Authority { roots },

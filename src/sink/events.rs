@@ -29,7 +29,7 @@ const LAST_TIMEOUT: Duration = Duration::from_secs(5);
 const TURN_EPOCHS: usize = 64;
 const TURN_BYTES: usize = 256 << 10;
 
-/// How often a reader gets a sign of life if nothing happens.
+/// How often a reader gets a keep-alive comment if there is no event.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// A log that is served as events.
@@ -89,7 +89,7 @@ fn answer(request: &HttpRequest, input: &SinkInput, stop: &StopFlag, readers: &A
     }))
 }
 
-/// How much of the past a new reader gets.
+/// The part of the past that a new reader gets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Backlog {
     /// Every epoch.
@@ -105,13 +105,13 @@ pub(crate) enum Backlog {
 
 /// The events for one reader.
 pub(crate) struct EventStream {
-    /// The log and what to follow in it.
+    /// The log, and the keys and views to follow in it.
     pub(crate) input: SinkInput,
     /// The selected keys; all if empty.
     pub(crate) keys: Vec<u32>,
     /// The last epoch that the reader has seen.
     pub(crate) seen: u64,
-    /// How much of the past to send.
+    /// The part of the past to send.
     pub(crate) backlog: Backlog,
     /// Set when no more epochs will come: the stream ends after the last one.
     pub(crate) stop: StopFlag,

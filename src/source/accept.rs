@@ -49,7 +49,7 @@ impl SourceReader {
                 let change = self.clock_change(slot, arrival);
                 self.survey.clocks.note_change(change);
             }
-            // After the last epoch a leap closes none.
+            // After the last epoch a leap closes no epoch.
             if !self.epochs.is_over() && self.leaps(arrival, before) {
                 return Ok(());
             }
@@ -126,8 +126,8 @@ impl SourceReader {
     fn leaps(&mut self, arrival: i64, before: ResumePoint) -> bool {
         let leaps = self.epochs.leaps(arrival, before, self.line);
         let has_begun = self.epochs.has_begun();
-        // If the first rows leap, the notice waits for one that does not. Without one, an error
-        // says more.
+        // If the first rows leap, the notice waits for a row that does not. If there is no such
+        // row, an error explains more.
         let is_due = match leaps {
             true => self.is_live || has_begun,
             false => self.counters.leaping_clock > 0 && !self.is_live && !has_begun,
@@ -151,8 +151,8 @@ impl SourceReader {
         Err(self.leap_error())
     }
 
-    /// Returns an error if there are more keys than a run can have. To leave some out would make
-    /// one key depend on others.
+    /// Returns an error if there are more keys than a run can have. If some were left out, the
+    /// release of a key would depend on other keys.
     pub(super) fn check_keys(&self) -> Result<(), SourceError> {
         match &self.rules.roles.key {
             Some((_, numbers)) if numbers.are_too_many() => {
@@ -210,7 +210,7 @@ impl SourceReader {
         }
     }
 
-    /// Says what the field of the clock should hold, and how to go on if it holds numbers.
+    /// Returns the expected content of the clock's field, and the remedy if it holds numbers.
     fn expected_time(&self, slot: usize) -> String {
         let are_numbers = self.survey.columns[slot].numeric_times > 0;
         match &self.rules.roles.times.format {

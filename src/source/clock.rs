@@ -93,7 +93,7 @@ impl EpochClock {
         self.leaps
     }
 
-    /// The first of these rows.
+    /// The first leaping row since the clock last moved.
     pub(super) fn first_leap(&self) -> Option<FirstLeap> {
         self.first_leap
     }
@@ -144,7 +144,7 @@ impl EpochClock {
         if self.late_from == u64::MAX { 0 } else { self.late_from }
     }
 
-    /// The same, and the largest number if unknown, as positions have it.
+    /// The same, as positions record it: `u64::MAX` if unknown.
     pub(super) fn late_row(&self) -> u64 {
         self.late_from
     }
@@ -152,7 +152,7 @@ impl EpochClock {
     /// Starts a row.
     pub(super) fn begin_row(&mut self) {
         if self.clock.row >= self.late_from {
-            // Closed by an earlier run that did not wait for this row.
+            // An earlier run closed these epochs without waiting for this row.
             (self.clock.closed, self.late_from) = (self.clock.closed.max(self.closed), u64::MAX);
         }
     }

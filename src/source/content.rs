@@ -1,4 +1,5 @@
-//! What a row holds, whatever the clock says: its fields, converted, or why they can't be used.
+//! The content of a row, independent of the clock: its fields, converted, or the reason why they
+//! can't be used.
 //!
 //! A row is read in two steps, because a row whose clock leaps has no effect beyond its clock. Both
 //! steps depend on the row alone, so rows may be read in any order and by any process
@@ -27,7 +28,7 @@ pub(super) struct RowRules {
     pub(super) needs_positions: bool,
 }
 
-/// Why a row can't be used: the defect, and the field that has it, unless it is the whole row.
+/// Reason why a row can't be used: the defect, and its field unless it is one of the whole row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnusableRow {
     pub(super) slot: Option<u16>,
@@ -40,12 +41,12 @@ impl UnusableRow {
     }
 }
 
-/// What a row is good for, once it has moved the clock.
+/// The use of a row, once it has moved the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RowFate {
-    /// Nothing, because of a field.
+    /// No record, because of a field.
     Unusable(UnusableRow),
-    /// Nothing: the pipeline doesn't list its key.
+    /// No record: the pipeline doesn't list its key.
     Unlisted,
     /// A record.
     Record,
@@ -55,7 +56,7 @@ pub(super) enum RowFate {
     Blank(UnusableRow),
 }
 
-/// What a row holds beside its clock value and its values.
+/// The fields of a row except its clock value and its values.
 #[derive(Clone, Copy)]
 pub(super) struct RowContent {
     /// The event time, 0 where epochs don't need one; `None` if it can't be read.
@@ -103,7 +104,7 @@ impl RowRules {
     }
 
     /// Reads the other fields of a row, and adds the values of a record to `values`. The survey
-    /// notes what can't be used.
+    /// notes the fields that can't be used.
     pub(super) fn content(&self, row: &Row, values: &mut Vec<f64>, survey: &mut RowSurvey) -> RowContent {
         let mut content =
             RowContent { event: None, fate: RowFate::Unlisted, key: 0, entity: None, fingerprint: None };
@@ -214,8 +215,8 @@ impl RowRules {
         }
     }
 
-    /// Reads the values for histograms alone. One that is missing, can't be read or is not listed
-    /// is NaN, and never makes a row unusable.
+    /// Reads the values that are only for histograms. One that is missing, can't be read or is not
+    /// listed is NaN, and never makes a row unusable.
     fn read_extra(&self, row: &Row, values: &mut Vec<f64>, survey: &mut RowSurvey) {
         for (slot, numbers) in (self.roles.dimension..).zip(&self.roles.extra) {
             let (value, is_missing) = match numbers {

@@ -10,8 +10,8 @@
 //! rows. So after a restart its rows of closed epochs are dropped and counted, never moved to later
 //! epochs: a row that is piped in twice is not counted twice. With a journal, all input is new. It
 //! is kept in the state directory's [journal](crate::state::IngestJournal), whose sessions are read
-//! like files. Sockets always have a journal. What was read of a file must not have changed: a
-//! position has a fingerprint of the bytes before it.
+//! like files. Sockets always have a journal. The part of a file that was read must not have
+//! changed: a position has a fingerprint of the bytes before it.
 //!
 //! **The end of the input** closes the current epoch if a clock has started. Rows that are later
 //! appended to a file are late for that epoch, but not lost.
@@ -88,7 +88,7 @@ impl RecordBatch {
         self.records.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
@@ -200,7 +200,7 @@ impl RowCounters {
 }
 
 impl RowCounters {
-    /// Rows that count for nothing, or in another epoch than their own.
+    /// Rows that are not counted, or in another epoch than their own.
     pub(crate) fn uncounted(&self) -> u64 {
         let RowCounters {
             unusable,

@@ -41,7 +41,7 @@ pub struct SourceReader {
     pub(super) changes: Option<ClockChanges>,
     /// Whether more rows may arrive later.
     pub(super) is_live: bool,
-    /// Whether the operator has been told of a row whose clock leaps.
+    /// Whether the operator has had a notice about a row whose clock leaps.
     pub(super) has_noticed_leap: bool,
     /// Whether the first epoch has begun, or a record has joined an epoch.
     has_started: bool,
@@ -153,8 +153,8 @@ impl SourceReader {
         })
     }
 
-    /// Takes rows that are parsed ahead, in these ranges. The first rows, which are looked at, are
-    /// read in their turn.
+    /// Takes rows that are parsed ahead, in these ranges. The first rows, which are searched, are
+    /// read in order.
     pub(crate) fn parsed_ahead(self, plan: RangePlan, supply: Box<dyn RangeSupply>, first_row: u64) -> Self {
         self.in_ranges(plan, supply, first_row.max(SEARCHED_ROWS))
     }
@@ -263,7 +263,7 @@ impl SourceReader {
         ResumePoint { fingerprint: self.rows.fingerprint(here.position), ..here }
     }
 
-    /// Returns the position at which another reader goes on as this one would.
+    /// Returns the position from which another reader continues as this one would.
     pub(crate) fn resume_point(&mut self) -> ResumePoint {
         ResumePoint { late_from: self.epochs.late_row(), ..self.here() }
     }
@@ -284,7 +284,7 @@ impl SourceReader {
             }
             let pending = self.epochs.is_due();
             let over = self.ended || self.is_over() || self.counters.rows >= self.row_limit;
-            // After the last epoch no mark ends a batch, but the look at the first rows ends here.
+            // After the last epoch no mark ends a batch, but the search of the first rows ends.
             let ends_look = self.epochs.is_over() && self.counters.rows == SEARCHED_ROWS;
             let due = self.pending_rows >= BATCH_RECORDS || self.is_due();
             let due = due || (ends_look && self.pending_rows > 0);
@@ -408,7 +408,7 @@ impl SourceReader {
     }
 }
 
-/// Whether a source is read in ranges. All processes of a run decide alike.
+/// Whether a source is read in ranges. All processes of a run get the same answer.
 pub(crate) fn is_ranged(pipeline: &Pipeline, source: &Source, control: &Control) -> bool {
     let shape = FieldRoles::new(pipeline, source).1;
     // Discovered keys are numbered in the order of their first rows.
@@ -423,7 +423,7 @@ pub(crate) fn range_plan(pipeline: &Pipeline, source: &Source) -> RangePlan {
 }
 
 /// Returns this number of parsers of ranges of a source's files; `None` if its rows must be read in
-/// their turn.
+/// order.
 pub(crate) fn range_parsers(
     (pipeline, source): (&Pipeline, &Source),
     control: &Control,

@@ -39,7 +39,7 @@ pub(super) struct RowReader {
     fingerprints: Fingerprints,
 }
 
-/// What a reader comes to.
+/// The next item of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextRow {
     /// A row that begins here.
@@ -50,7 +50,7 @@ pub(super) enum NextRow {
     End,
 }
 
-/// What a reader of a range comes to.
+/// The next item of a reader of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeRow {
     /// A row that begins at this offset and line, as [`RowReader::range_position`] counts them.
@@ -77,7 +77,7 @@ impl RowReader {
         }
     }
 
-    /// Opens nothing before the first row is read.
+    /// Returns a reader that opens its first file when the first row is read.
     pub(super) fn parked(
         origin: Box<dyn Origin>,
         shape: RowLayout,

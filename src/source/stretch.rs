@@ -2,11 +2,11 @@
 //! a source that turns bad in its middle.
 //!
 //! Rows are taken in blocks of [`BLOCK`], and a stretch is a series of blocks where most rows of
-//! each block don't count. Blocks begin at every twentieth row, whatever the rows hold. So the
+//! each block don't count. Blocks begin at every twentieth row, for any contents of rows. So the
 //! stretch of rows by the public clock is public.
 //!
 //! A source may well begin before the first epoch and end after the last one, and rows whose clock
-//! leaps are read again by the next run: none of these are a stretch.
+//! leaps are read again by the next run. Such rows are not a stretch.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ const BLOCK: u64 = 20;
 pub struct Stretches {
     /// The counters after the last whole block.
     last: RowCounters,
-    /// Rows that count for nothing, or in another epoch than their own. Private.
+    /// Rows that are not counted, or in another epoch than their own. Private.
     pub uncounted: Stretch,
     /// Rows whose clock value is of an epoch that rows before them have closed. Public.
     pub behind_clock: Stretch,

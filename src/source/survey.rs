@@ -30,7 +30,7 @@ const COLUMN_ROOM: usize = 512;
 /// Private facts about the rows of a source.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct RowSurvey {
-    /// One for each wanted column: the values first, those for histograms alone, then key, entity,
+    /// One for each wanted column: the values first, those only for histograms, then key, entity,
     /// times and id.
     pub columns: Vec<ColumnSurvey>,
     /// Number of rows that are unusable as a whole, and the first such defect.
@@ -74,7 +74,7 @@ pub struct ColumnSurvey {
     pub numeric_times: u64,
     /// Its values compared with its bounds.
     pub values: ValueSurvey,
-    /// Rows with and without a bin, if it is for a histogram alone.
+    /// Rows with and without a bin, if it is only for a histogram.
     pub bins: BinSurvey,
 }
 
@@ -254,8 +254,8 @@ impl RowSurvey {
         self.stretches.merge(&other.stretches);
     }
 
-    /// Returns a form of fixed length for another process, whatever the rows hold: without unlisted
-    /// keys, padded.
+    /// Returns a form for another process, without unlisted keys. It is padded, so that its length
+    /// does not depend on the rows.
     pub(crate) fn padded(&self) -> Vec<u8> {
         let unlisted_keys = HashMap::new();
         let bytes = bincode::serialize(&RowSurvey { unlisted_keys, ..self.clone() });
@@ -265,13 +265,13 @@ impl RowSurvey {
         bytes
     }
 
-    /// Reads that form.
+    /// Reads the form that [`padded`](Self::padded) returns.
     pub(crate) fn of_padded(bytes: &[u8]) -> Option<Self> {
         bincode::deserialize_from(bytes).ok()
     }
 
     /// Returns a number of seconds that at least this share of the delays from event to clock does
-    /// not reach; none without delays.
+    /// not reach; `None` without delays.
     pub fn delay_within(&self, share: f64) -> Option<u64> {
         let all: u64 = self.delays.iter().sum();
         let mut sum = 0;
@@ -321,7 +321,7 @@ impl TimeSurvey {
     }
 }
 
-/// Whether a time ends with an offset from UTC, or is a date, which needs none.
+/// Whether a time ends with an offset from UTC, or is a date, which needs no offset.
 fn has_offset(time: &[u8]) -> bool {
     let clock = time.iter().position(|byte| matches!(byte, b'T' | b't' | b' '));
     clock.is_none_or(|at| time[at + 1..].iter().any(|byte| matches!(byte, b'Z' | b'z' | b'+' | b'-')))
@@ -342,7 +342,7 @@ mod tests {
         check("2013-01-01 05:00", false);
     }
 
-    /// Also of a survey in which everything is present.
+    /// The length is the same for a survey in which every field is set.
     #[test]
     fn padded_surveys_have_one_length_and_arrive() {
         let mut survey = RowSurvey::new(&["name".into(), "x".into()]);

@@ -433,7 +433,7 @@ fn the_remainder_of_a_row_already_read_is_no_row() {
     check("a.csv", ["x\n0.5\n0.625\n", "0.75"], &[0.5, 0.625, 0.75], 0);
     check("a.csv", ["x\r\n0.5\r\n", "0.75"], &[0.5, 0.75], 0);
     check("a.csv", ["x\n0.5\n0.625", ""], &[0.5, 0.625], 0);
-    // Nothing of the partial JSON line had counted.
+    // No part of the partial JSON line had counted.
     check("a.ndjson", ["{\"x\":0.5}\n{\"x\":", "1}\n{\"x\":0.75}\n"], &[0.5, 0.75], 1);
 }
 

@@ -40,7 +40,7 @@ pub(super) struct AnchorContent {
 }
 
 const NAME: &str = "anchor";
-/// Its name while it is being written.
+/// Name of the anchor's file while it is being written.
 const BESIDE: &str = "anchor.new";
 
 /// Path of the anchor of the log with this fingerprint, in a directory of anchors. The directory
@@ -86,7 +86,7 @@ impl Anchor {
         Ok(anchor)
     }
 
-    /// Returns what the log must agree with; `None` if there is no anchor yet.
+    /// Returns the content that the log must agree with; `None` if there is no anchor yet.
     pub(super) fn anchored(&self) -> Option<AnchorContent> {
         self.head.map(|head| AnchorContent { path: self.path(), head, agrees: false })
     }

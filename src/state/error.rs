@@ -3,7 +3,7 @@
 
 use std::{io, path::PathBuf};
 
-/// Why a state directory can't be opened, read or written.
+/// Reasons why a state directory can't be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
@@ -17,7 +17,7 @@ pub enum StateError {
         /// The system's error.
         source: io::Error,
     },
-    /// Group or others have access to private data.
+    /// The group or other users have access to private data.
     #[error(
         "{}: mode {mode:04o} lets group or others in, but this is for its owner alone: run `chmod go-rwx {}`",
         path.display(), path.display()
@@ -28,7 +28,7 @@ pub enum StateError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Others have write access to the public log or its directory.
+    /// Other users have write access to the public log or its directory.
     #[error(
         "{}: mode {mode:04o} lets group or others write, who could change what is published: run `chmod go-w {}`",
         path.display(), path.display()
@@ -179,7 +179,7 @@ pub enum StateError {
         /// Its epoch.
         epoch: u64,
     },
-    /// A public log that is shorter than what was already read from it.
+    /// A public log that is shorter than the part that was already read from it.
     #[error(
         "{}: now ends before epoch {epoch}, which was read from it: the log was restored from a copy, and epochs may be \
          drawn twice: keep what was read before, and restore the newest state directory",
@@ -278,7 +278,7 @@ pub enum StateError {
         /// The expected path.
         path: PathBuf,
     },
-    /// The anchor differs from what this run has written.
+    /// The anchor differs from the content that this run has written.
     #[error(
         "{}: the anchor was moved or removed during this run: another run may use a copy of the state directory, so nothing more is published: end it, then start this one again",
         path.display()

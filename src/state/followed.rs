@@ -105,7 +105,7 @@ impl FollowedList {
     /// Appends `names` under the next numbers. They are durable when this returns.
     ///
     /// # Errors
-    /// Errors of the disk, or a list that is no longer the one in the state directory.
+    /// Errors of the disk, or a list that has been replaced in the state directory.
     pub fn add(&mut self, names: &[Vec<u8>]) -> Result<(), StateError> {
         self.log.confirm()?;
         let synced = self.log.synced();
@@ -250,7 +250,7 @@ mod tests {
             }
             (0..bytes.len()).for_each(|length| check(&bytes[..length], length, reached));
         }
-        // Damage before the last frame is an error, whatever `reached` is.
+        // Damage before the last frame is an error for any `reached`.
         let mut bad = bytes.clone();
         bad[lengths[1] - 1] ^= 1;
         disk.put("followed-2", &bad);

@@ -5,7 +5,7 @@ use hushflow_mechanism::moments::IntegerRow;
 
 const WIDE: usize = size_of::<i128>();
 
-/// Bytes beyond the packed integers that a buffer needs room for, lest it grow.
+/// Spare bytes that a buffer needs after the packed integers, so that it does not grow.
 pub(super) const SLACK: usize = WIDE;
 
 /// The fewest bytes, at least one, that hold each of some integers with its sign, and the number of

@@ -1,9 +1,9 @@
 //! Storage of a ledger: one sealed file in a directory that is locked while it changes, and files
-//! that reserve room until a run pays.
+//! that reserve budget until a run pays.
 //!
 //! A reservation has an exclusive `flock`, which the kernel releases when the run ends, so nothing
-//! has to be given back after a crash. It is a courtesy between runs, not a payment: nothing is
-//! published because of one. So its file has no checksum and is never synced.
+//! has to be given back after a crash. It only informs other runs: nothing is published because of
+//! it. So its file has no checksum and is never synced.
 
 use super::{
     calls::{flock, names, open},
@@ -146,7 +146,7 @@ impl Reservation {
         Ok(texts)
     }
 
-    /// Returns the text of a reservation whose run is alive.
+    /// Returns the text of a reservation whose run has not ended.
     fn read(path: &Path) -> Result<Option<Vec<u8>>, StateError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match open(path, flags, Mode::empty()) {

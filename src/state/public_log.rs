@@ -29,7 +29,7 @@ pub(super) struct PublicFacts {
 /// State of the public log after the part that agrees with the private log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PublicTail {
-    /// Nothing.
+    /// No bytes follow.
     Nothing,
     /// The start of a frame, cut off by a crash or still being written.
     Partial,

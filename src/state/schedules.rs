@@ -1,10 +1,10 @@
 //! Seeded schedules of runs that commit, write checkpoints, are killed, lose power, meet full disks
-//! and failing syncs, and start again. One seed decides the order. After every step these promises
-//! hold:
+//! and failing syncs, and start again. One seed decides the order. After every step these
+//! invariants hold:
 //!
 //! - commits are monotone: a committed epoch stays in every later run;
-//! - shown implies committed: a release that a reader has seen is in the private log, whatever was
-//!   lost;
+//! - shown implies committed: a release that a reader has seen is in the private log, after any
+//!   loss;
 //! - committed implies never redrawn: an epoch is seen with one value only;
 //! - recovery is idempotent: starting twice equals starting once;
 //! - sums equal the prefix of the input: checkpoint and replay give the sums of the epochs.

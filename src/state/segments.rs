@@ -23,7 +23,7 @@ pub enum SumRetention {
     Seconds(u64),
 }
 
-/// Keeps none of them.
+/// By default no sums are kept.
 impl Default for SumRetention {
     fn default() -> Self {
         Self::Epochs(0)

@@ -122,7 +122,7 @@ type AnchorStorage = (Box<dyn Storage>, ChainLink);
 
 fn report(storage: &dyn Storage, anchor: Result<Option<AnchorStorage>, StateError>) -> StateReport {
     let mut survey = Survey::new(None);
-    // Read the anchor first: a run at work moves on meanwhile, never back.
+    // Read the anchor first: the log of an active run may grow meanwhile, but never shrinks.
     let anchored = anchor.and_then(|anchor| {
         let Some((anchor, fingerprint)) = anchor else { return Ok(None) };
         let anchor = Anchor::read_from(anchor, fingerprint)?;

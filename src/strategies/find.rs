@@ -90,7 +90,7 @@ fn load(name: &StrategyName, path: &Path, purpose: &Purpose) -> Result<SearchRes
         StrategyChoice { name: name.clone(), fitted: Some(StrategyParameters::Dense(parameters)) }
     };
     let built = match build_chosen(&chosen, &purpose.workload, None) {
-        // The saved parameters define a strategy for any number of steps.
+        // The saved parameters define a strategy for any number of steps, so choose the horizon.
         Err(StrategyError::NoHorizon { .. }) => {
             build_chosen(&chosen, &purpose.workload, Some(purpose.horizon))
         }

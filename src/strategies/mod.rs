@@ -1,4 +1,4 @@
-//! Makes the strategy that a name stands for: by a fit, from a file, or by comparing all
+//! Makes the strategy with a given name: by a fit, from a file, or by comparing all
 //! strategies.
 
 mod error;
@@ -38,7 +38,7 @@ pub struct SearchProgress {
 }
 
 impl StrategiesError {
-    /// Why a comparison leaves the strategy out; `None` for an error that ends a comparison.
+    /// Reason why a comparison leaves the strategy out; `None` for an error that ends a comparison.
     pub fn omission(&self) -> Option<OmissionReason> {
         let detail = || self.to_string();
         match self {

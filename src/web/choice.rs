@@ -23,7 +23,7 @@ pub(super) const COUNT: &str = "records";
 /// The choices of a page.
 pub(super) struct Offer {
     keys: HashMap<String, u32>,
-    /// Noise levels of the workloads for estimates without their own; the first is the opening one.
+    /// Noise levels of the workloads for estimates without their own, with the opening one first.
     workloads: Vec<Arc<ViewNoise>>,
     /// Noise levels for estimates with workloads of their own, kept for all readers.
     _kept: Vec<Arc<ViewNoise>>,
@@ -178,8 +178,8 @@ pub(super) fn offers_total(publication: &MomentPublication) -> bool {
     !is_taken && publication.has_totals()
 }
 
-/// Returns what to follow for these keys under a view: the keys, their total, or both. No keys mean
-/// all and the total.
+/// Returns the subject to follow for these keys under a view: the keys, their total, or both. No
+/// keys mean all keys and the total.
 pub(super) fn subject(publication: &MomentPublication, view: &EstimateView, keys: &[u32]) -> Subject {
     let is_total = |key: &u32| *key == publication.keys();
     let has_total = if keys.is_empty() { offers_total(publication) } else { keys.iter().any(is_total) };

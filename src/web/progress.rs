@@ -14,11 +14,11 @@ use super::json_document;
 use crate::http::{HttpAnswer, HttpRequest};
 use crate::readiness::{Readiness, default_deadline};
 
-/// What the reader of the log has found so far.
+/// Progress of the reader of the log.
 pub(super) struct PageProgress {
     /// The last epoch that there will be.
     pub(super) horizon: u64,
-    /// The longest time from one epoch to the next; `None` where none is due.
+    /// The longest time from one epoch to the next; `None` where no epoch is due at a time.
     deadline: Option<Duration>,
     published: AtomicU64,
     newest_at: Mutex<Option<SystemTime>>,
@@ -73,7 +73,7 @@ impl PageProgress {
     fn newest(&self, now: SystemTime) -> Value {
         let epoch = self.published();
         let at = *self.newest_at.lock().unwrap_or_else(PoisonError::into_inner);
-        // A clock that was set back makes nothing younger than new.
+        // If the clock was set back, the age is 0.
         let age = at.map(|at| now.duration_since(at).unwrap_or_default().as_secs_f64());
         json!({
             "epoch": epoch,

@@ -1,5 +1,5 @@
-//! The promise of a log, in words and as JSON: who is protected, and how neighbouring streams
-//! differ.
+//! The privacy guarantee of a log, in words and as JSON: who is protected, and how neighbouring
+//! streams differ.
 
 use std::num::NonZeroU32;
 
@@ -22,8 +22,8 @@ pub(super) fn unit(parameters: &PublicParameters) -> Value {
     }
 }
 
-/// States the guarantee in one sentence, for readers who know no differential privacy: the
-/// definition itself, P(conclusion) ≤ e^ε P'(conclusion) + δ, rounded against the publisher.
+/// States the guarantee in one sentence, for readers who do not know differential privacy. It is
+/// the definition, P(conclusion) ≤ e^ε P'(conclusion) + δ, with ε and δ rounded up.
 pub(super) fn in_plain_words(parameters: &PublicParameters, is_private: bool) -> String {
     if !is_private {
         return "These numbers protect nobody: their noise was drawn from a known seed.".into();
@@ -63,7 +63,7 @@ fn factor(epsilon: f64) -> String {
     }
 }
 
-/// `1 in N`, rounded to a larger chance.
+/// Formats a probability as `1 in N`, with N rounded down.
 fn chance(delta: f64) -> String {
     match (1.0 / delta * (1.0 + 1e-12)).floor() {
         most if most < 1e15 => format!("1 in {}", grouped(most as u64)),

@@ -66,7 +66,7 @@ fn a_file_whose_earlier_rows_have_moved_is_refused() {
     check(one, &begin, &with_text(inserted), Some("a.csv"));
     check(one, &begin, &with_text(rows(1..2000, 5)), Some("a.csv"));
     check(one, &begin, &with_text(rows(5..2000, 5)), Some("a.csv"));
-    // Files before the current one.
+    // Changes to the files before the current one.
     let second = |lab: &Lab| drop(lab.write("b.csv", rows(0..2000, 4)));
     check(["'a.csv'", list], &begin, &second, None);
     check(["'a.csv'", "['b.csv', 'a.csv']"], &begin, &second, Some("b.csv"));

@@ -130,8 +130,8 @@ fn delayed_doubled_and_jumping_copies_give_the_sums_of_the_policy() {
             assert!(twice != plain, "without an id they are records");
         }
     }
-    // A clock without protection closes all epochs, and all later rows are of closed ones. Without
-    // the check of the first rows, nothing stops it; the default limit would.
+    // A clock without a limit closes all epochs, and all later rows belong to closed epochs. The
+    // check of the first rows stops such a run. The default limit prevents the jump.
     let source = "[source]\npath = 'jumping.csv'\nlargest_jump = '40000d'\n";
     let path = lab.write("believed.toml", pipeline(source, "6h", "drop"));
     let unchecked = finish(&mut run(&path, &lab.path("unchecked"), 1));

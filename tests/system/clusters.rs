@@ -141,7 +141,7 @@ fn a_machine_that_vanishes_ends_the_others() {
     let children = machines.start(3, &pipeline, &state);
     await_until("the cluster publishes", || !releases(&state).is_empty());
     machines.unplug(2);
-    // Both sides detect it although no connection was closed.
+    // All processes detect the cut although no connection was closed.
     for child in children {
         wait(child).failed(1, &["another process of the cluster has ended"]);
     }

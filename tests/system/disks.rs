@@ -105,7 +105,7 @@ fn a_disk_mounted_read_only_is_refused_and_the_next_run_resumes() {
     resumes(&pipeline, &lab.path("state"), &releases(&lab.path("state")));
 }
 
-/// A run that publishes nothing is charged nothing, whatever the size of the disk.
+/// A run that publishes nothing is not charged, for any size of the disk.
 #[test]
 fn a_disk_without_room_for_the_first_epoch_costs_nothing() {
     let lab = Lab::new();
@@ -165,7 +165,7 @@ fn revoked_access_during_a_run_ends_it_and_the_next_run_resumes() {
     await_until("a quarter is published", || releases(&state).len() >= 100);
     let set = |mode| std::fs::set_permissions(&state, PermissionsExt::from_mode(mode)).expect("our own");
     set(0o500);
-    // A run that has ended does not read everything.
+    // The write fails if the run has ended.
     let _ = input.write_all(rest.as_bytes());
     drop(input);
     let ended = wait(child);
@@ -186,7 +186,7 @@ fn a_revoked_permission_is_named_and_no_epoch_is_lost() {
         let path = if name.is_empty() { state.clone() } else { state.join(name) };
         std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("the test owns its files");
     };
-    // Open to others, so raw sums could be read.
+    // Readable by other users, so raw sums could be read.
     for (name, closed, open) in
         [("", 0o700, 0o755), (PRIVATE_LOG, 0o600, 0o644), ("checkpoint.a", 0o600, 0o640)]
     {

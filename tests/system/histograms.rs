@@ -9,7 +9,7 @@ use crate::harness::{Lab, finish, hushflow, number, tail};
 
 const ROWS: usize = 6000;
 
-/// The number x, a quarter of it outside of −2 to 2, and a text, in row `place`.
+/// The number x, a quarter of it outside of −2 to 2, and a text, in row `index`.
 fn row(index: usize) -> (f64, &'static str) {
     let x = (index * 37 % 400) as f64 / 66.5 - 3.0;
     (x, ["card", "cash", "card", "", "voucher"][index % 5])
@@ -120,7 +120,7 @@ fn bins_and_quantiles_are_right_in_every_form() {
     let refused = |arguments: &[&str]| finish(hushflow(["tail"]).arg(&state).args(arguments));
     refused(&["--quantiles", "1.5"]).failed(2, &["found", "above 0 and below 1"]);
     refused(&["--quantiles", "half"]).failed(2, &["expected numbers between 0 and 1"]);
-    // Other bins are other parameters.
+    // Another number of bins changes the parameters of the log.
     let text = std::fs::read_to_string(&pipeline).expect("the pipeline").replace("bins = 8", "bins = 9");
     let changed = lab.write("changed.toml", text);
     let again = finish(hushflow(["run"]).arg(changed).arg("--state").arg(&state));
@@ -182,7 +182,7 @@ fn empty_histograms_are_noticed() {
         assert_eq!(found.code, Some(4), "{}{}", found.out, found.err);
         assert!(words(&found.out).contains("nearly all values of \"pay\" fall into no bin"), "{}", found.out);
         assert!(words(&found.out).contains(hint), "{}", found.out);
-        // A run stops by the operator's word alone.
+        // A run stops for this only with `preflight = 'stop'`.
         let text = std::fs::read_to_string(pipeline(&bins)).expect("the pipeline");
         let text =
             text.replace("source.path = 'data.csv'", "source = { path = 'data.csv', preflight = 'stop' }");
@@ -273,7 +273,7 @@ fn a_tree_of_bins_lowers_the_noise_of_distributions() {
     assert!(width(&tree) < 0.6 * width(&flat), "{} {}", width(&tree), width(&flat));
 }
 
-/// A row without x counts for its text alone.
+/// A row without x counts only for its text.
 #[test]
 fn a_row_counts_in_the_bins_of_what_it_has() {
     let lab = Lab::new();

@@ -293,7 +293,7 @@ fn parquet_files_make_a_pipeline_that_check_accepts() {
     assert_eq!((&checked[0]["rows"], &checked[0]["outcomes"]["records"]), (&56.into(), &56.into()));
 }
 
-/// Files as spreadsheets, sensors and servers write them: each is counted whole, by flags alone.
+/// Files as spreadsheets, sensors and servers write them: each is counted whole, with options only.
 #[test]
 fn delimiters_times_and_directories_are_found() {
     let lab = Lab::new();
@@ -375,7 +375,7 @@ fn decimal_commas_and_swapped_days_are_refused_with_a_remedy() {
 }
 
 /// Kinds of measurement are keys with bounds of their own; rows that lack values count in part.
-/// Mistyped names have suggestions, and what is not text is refused as such.
+/// Mistyped names have suggestions, and a file that is not text is refused as such.
 #[test]
 fn mistakes_of_names_and_files_are_explained() {
     let lab = lab();
@@ -439,7 +439,7 @@ fn keys_have_their_own_bounds_and_missing_values_are_detected() {
     assert!(made.err.contains("--missing-share income=0.33"), "{}", made.err);
     assert!(made.err.contains("income, 33 % missing"), "{}", made.err);
     // Rows that lack every value don't count, nor do those of other keys. A mean of two rows has
-    // what either of them has: 9/16 of the rows lack b, and an eighth of the means.
+    // the values of either of them: 9/16 of the rows lack b, and an eighth of the means.
     let row = |row: u32| match row % 10 {
         8 => "P0,other,5,5\n".into(),
         9 => "P1,A,,\n".into(),

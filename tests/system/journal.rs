@@ -59,7 +59,7 @@ impl JournalStream {
     fn feed(&self, state: &Path, lines: &str) -> Ended {
         let mut child = self.run(state, 1).spawn().expect("the run starts");
         let mut input = child.stdin.take().expect("a pipe");
-        // A run that refuses does not read everything.
+        // The write fails if the run has refused the rows.
         let _ = input.write_all(lines.as_bytes());
         drop(input);
         wait(child)
@@ -137,7 +137,7 @@ impl Sender<'_> {
         kill: impl FnOnce(&mut Child, (&AtomicU64, &AtomicU64)),
     ) -> Ended {
         let mut numbers = acknowledgements(back);
-        // A run that has published everything waits for nobody, and may not have noticed a
+        // A run that has published everything waits for no sender, and may not have noticed a
         // connection.
         let Some(first) = numbers.next() else { return wait(child) };
         assert!(first >= self.safe, "{first} are left of {} acknowledged records", self.safe);

@@ -108,13 +108,13 @@ fn shown_keys(state: &Path) -> BTreeSet<String> {
     lines.iter().filter_map(|line| Some(line["key"].as_str()?.to_owned())).collect()
 }
 
-/// Discovered keys after kills: with the noise of a seed the log is that of a run that nobody
-/// killed, and with fresh noise no epoch, and no discovery in it, is drawn twice.
+/// Discovered keys after kills: with the noise of a seed the log is that of an undisturbed run, and
+/// with fresh noise no epoch, and no discovery in it, is drawn twice.
 #[test]
 fn killed_runs_discover_each_key_once() {
     const EPOCHS: usize = 300;
     let lab = Lab::new();
-    // Four keys of a half to a sixteenth of the rows, and others of a single row.
+    // Four keys with a half to a sixteenth of the rows, and further keys of a single row each.
     let key = |row: u32| match row.trailing_ones() {
         ones @ 0..4 => format!("k{ones}"),
         _ => format!("rare-{row}"),

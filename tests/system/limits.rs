@@ -102,8 +102,8 @@ fn a_signal_stops_the_estimate_of_a_window() {
     assert!(releases(&state).is_empty(), "the window was estimated before the signal");
 }
 
-/// Which epochs have records is private: a stopped run publishes what its clock has closed, not the
-/// empty epochs before the first record.
+/// Which epochs have records is private: a stopped run publishes the epochs that its clock has
+/// closed, not the empty epochs before the first record.
 #[test]
 fn a_signal_publishes_no_epoch_before_waiting_records() {
     for workers in [1, 2] {

@@ -50,7 +50,7 @@ fn a_corrupt_reading_moves_no_mean() {
 }
 
 /// Delays have a long tail, which is clipped and removed: the mean of 10 minutes comes out below 7.
-/// Temperatures have none.
+/// Temperatures have no long tail.
 #[test]
 fn skewed_columns_are_warned_of() {
     let warnings = |arguments: &str| {
@@ -113,7 +113,7 @@ fn without_the_reading_the_mean_is_the_same() {
     assert!((with - without).abs() < 0.05, "{with} {without}");
 }
 
-/// Whitening costs what it reports, and the corrupt reading still changes nothing.
+/// Whitening costs its reported share, and the corrupt reading still does not move a mean.
 #[test]
 fn whitening_is_charged_and_reported() {
     let report = json(&format!(
@@ -156,7 +156,7 @@ fn bad_use_is_refused_with_a_reason() {
 }
 
 /// Constant columns, unusable rows, one row, fewer rows than columns, one column: each gives a
-/// mean, or a reason that names what is missing.
+/// mean, or an error that names the missing requirement.
 #[test]
 fn bad_rows_have_a_mean_or_a_reason() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Windows of several epochs, and entities in windows: what they cost, that any restart continues
-//! them, and that nothing that does not apply is ignored in silence.
+//! Windows of several epochs, and entities in windows: their cost, restarts at any time, and errors
+//! for options that do not apply.
 
 use std::path::{Path, PathBuf};
 
@@ -92,7 +92,7 @@ fn a_sliding_window_reads_its_epochs_and_costs_its_overlap() {
         assert!(last.is_multiple_of(2) && first == last.saturating_sub(3).max(1), "{line}");
         assert_eq!(line["rows"].as_u64().unwrap(), rows_of(&line["key"], first..=last), "{line}");
         assert!(line["mean"].is_array() && number(&line["spent"]) < 2.0, "{line}");
-        // A line begins where its window does.
+        // The start of a line is that of its window.
         let of_first = months.iter().find(|line| line["epoch"] == first).unwrap();
         assert_eq!(line["start"], of_first["start"], "{line}");
     }
@@ -177,7 +177,7 @@ fn entities_are_protected_in_windows() {
     let planned = plan(&pipeline, &[]);
     assert_eq!(planned["unit"], "entity tailnum");
     close("two weeks, two flights", &planned["noise_factor"], 2.0 * 2f64.sqrt(), 1e-9);
-    // Windows that hold both weeks count both at once.
+    // An overlapping window contains both weeks, so both count at once.
     let overlapping = plan(&aircraft(&lab, &format!("{release}window = 2\n")), &[]);
     close("overlap", &overlapping["noise_factor"], 2.0 * (2.0 * 4f64).sqrt(), 1e-9);
     let kept = "method = 'resilience'\ncorruption = 0.1\nscale = [40, 100]\n";
@@ -210,8 +210,8 @@ fn flags_for_moments_are_refused_by_name() {
     assert_eq!(shown(&state, &["--last", "1", "--key", "JFK"]).succeeded().json().len(), 1);
 }
 
-/// The page of a log of windows: what it promises, its charts, and its events, which are the lines
-/// of `tail`.
+/// The page of a log of windows: its guarantee, its charts, and its events, which are the lines of
+/// `tail`.
 #[test]
 fn a_page_shows_windows() {
     let lab = Lab::new();
@@ -266,7 +266,7 @@ fn a_window_that_will_be_refused_is_foretold() {
     assert_eq!((&planned["all_refused"], &planned["noise"]), (&true.into(), &Value::Null), "{planned}");
     let said = finish(hushflow(["plan".as_ref(), weekly.as_os_str()]).args(["--records-per-epoch", "168"]));
     assert!(said.succeeded().out.contains("EVERY WINDOW WILL BE REFUSED"), "the forecast warns");
-    // The least number of epochs that it names suffices, one less does not.
+    // The least number of epochs for these rows suffices, one less does not.
     let least = needed.div_ceil(168);
     for (epochs, is_refused) in [(least - 1, true), (least, false)] {
         let release = format!("{MEAN}window = {epochs}\nstride = {epochs}\n");
@@ -318,7 +318,7 @@ fn an_attack_on_all_windows_of_a_unit_stays_within_the_charge() {
     let covariance = publication(&weather(&lab, WEATHER, 30, "method = 'ssp-tight'\nwindow = 2\n", ""));
     let found = audit(150).run(&covariance, &|_| ()).unwrap();
     assert!(found.ok && found.mu > 0.7 * found.mu_claimed, "{found:?}");
-    // Every window with the whole budget, as if a record were in one.
+    // A fault: every window gets the whole budget, as if a record were in a single window.
     let whole = weather(&lab, WEATHER, 30, release, "");
     let stolen = publication(&sliding).with_estimate_of(&publication(&whole));
     let found = audit(150).run(&stolen, &|_| ()).unwrap();

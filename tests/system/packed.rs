@@ -1,5 +1,5 @@
 //! Tests that files packed by gzip and zstd count like plain ones, and that damaged ones spend
-//! nothing.
+//! no budget.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -106,7 +106,7 @@ fn killed_runs_over_parquet_count_every_row_once() {
     finish(&mut run(&pipeline, &lab.path("new"), 1)).failed(1, &["a.parquet", "not a Parquet file"]);
 }
 
-/// With a changed page header, the error names the file, whatever the decoder does.
+/// With a changed page header, the error names the file, also if the decoder panics.
 #[test]
 fn a_damaged_page_is_an_error_that_names_its_file() {
     let lab = Lab::new();

@@ -191,7 +191,7 @@ fn subjects_of_a_stream_are_read_by_two_processes() {
     assert!(sums(&case.state()) == case.expected, "the sums are not those of a file");
 }
 
-/// A process that can't log in, and one that is asked to end by silence.
+/// A process that can't log in, and processes that end because of silence.
 #[test]
 fn a_process_that_is_refused_ends_the_run_and_silence_is_judged_by_the_first() {
     let case = BrokerStream::new();

@@ -64,7 +64,7 @@ fn a_failed_thread_start_has_its_own_error() {
 fn missing_entropy_has_its_own_error() {
     if can_fail_system_calls() {
         assert!(refuse("getrandom", "EIO", 6, |_| ()) > 1);
-        // There is another source of entropy, which may be used.
+        // Without this call, another source of entropy may be used.
         refuse("getrandom", "ENOSYS", 3, |_| ());
     }
 }
@@ -97,7 +97,7 @@ fn a_read_that_a_signal_interrupts_is_tried_again() {
     }
 }
 
-/// In the footer and in a page.
+/// Reads fail in the footer and in a page.
 #[test]
 fn a_failing_disk_is_not_reported_as_a_damaged_parquet_file() {
     if !can_fail_system_calls() {

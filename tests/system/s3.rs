@@ -38,7 +38,7 @@ impl ObjectServer {
         Some(server)
     }
 
-    /// A server that speaks TLS alone, with the certificate of these files, and without a bucket.
+    /// A server that only speaks TLS, with the certificate of these files, and without a bucket.
     pub(crate) fn encrypted(tls: Arc<ClientConfig>, certificate: &Path, key: &Path) -> Option<Self> {
         Self::begin(
             Some(tls),
@@ -66,7 +66,7 @@ impl ObjectServer {
     }
 
     fn request(&self, method: &str, path: &str, body: &[u8]) -> Vec<u8> {
-        // The server wants a signature, and believes any.
+        // The server requires a signature and accepts any.
         let signed = "AWS4-HMAC-SHA256 Credential=t/20200101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {signed}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
@@ -90,7 +90,7 @@ impl ObjectServer {
             Some(tls) => {
                 let mut stream = connect(tls, &format!("127.0.0.1:{}", self.port));
                 stream.write_all(request).expect("the request is taken");
-                // It may end the connection without a word.
+                // The server may end the connection without a closing message.
                 if let Err(error) = stream.read_to_end(&mut answer) {
                     assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{error}");
                 }
@@ -219,8 +219,8 @@ fn an_object_that_has_changed_is_refused() {
     finish(&mut run(&pipeline, &case.state(), 1)).succeeded();
     let published = releases(&case.state()).len();
     assert!(published > 0);
-    // The end of the input has closed all epochs that it had begun: the rest of the object is known
-    // only by its length, so a new object goes on.
+    // The end of the input has closed all epochs that it had begun. The rest of the object is known
+    // only by its length, so the next rows come in a new object.
     server.put("in/2.csv", &case.csv(1000..2000));
     finish(&mut run(&pipeline, &case.state(), 1)).succeeded();
     assert!(releases(&case.state()).len() > published);

@@ -163,7 +163,7 @@ fn columns_may_be_named_in_the_pipeline_and_lines_may_be_json() {
         .expect("a pipeline")
         .replace("format = 'csv'", "format = 'ndjson'");
     case.lab.write("pipeline.toml", text);
-    // A socket left behind by a dead run is not an obstacle.
+    // A socket file left behind by a run that has died does not prevent a start.
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
     let run = case.start(&pipeline, &UNTIL_IDLE);
     let object = |row: &String| {
@@ -203,7 +203,7 @@ fn a_peer_may_disconnect_and_return() {
     assert!(ended.err.contains("trying again"), "a missing source is reported: {}", ended.err);
 }
 
-/// No junk stops the run, and none appears in a message.
+/// Junk does not stop the run, and does not appear in messages.
 #[test]
 fn junk_is_refused_or_counted() {
     let case = SocketStream::new();
@@ -270,8 +270,8 @@ fn every_source_is_stopped_by_a_signal() {
     }
 }
 
-/// A run that is stopped before it has reached its server has failed, and so has a check after a
-/// while; a run that has reached it has not.
+/// A run that is stopped before it has reached its server fails, and a check fails after a while.
+/// A run that has reached its server succeeds.
 #[test]
 fn a_server_that_is_never_reached_is_an_error() {
     let case = SocketStream::new();
@@ -335,7 +335,7 @@ const POST: &[u8] =
     event,arrival,key,a,b,c,d,e\n2020-01-01T00:30:00Z,2020-01-01T00:33:00Z,k1,1,1,1,1,1\n";
 const HELLO: &[u8] = b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\n1,2,3\n";
 
-/// This also holds while no other peer is connected.
+/// Tested with and without another connected peer.
 #[test]
 fn requests_from_web_pages_and_tls_clients_publish_nothing() {
     let case = SocketStream::new();
@@ -361,7 +361,7 @@ fn requests_from_web_pages_and_tls_clients_publish_nothing() {
     }
 }
 
-/// The strangers in the queue send nothing, and the connected one sends half a line.
+/// The peers in the queue send no data, and the connected one sends half a line.
 #[test]
 fn idle_strangers_block_no_connection() {
     let case = SocketStream::new();

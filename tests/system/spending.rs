@@ -30,15 +30,14 @@ fn a_run_that_is_killed_before_its_first_release_has_paid_nothing() {
         finish(&mut command("ledger", &data.state("shared"))).failed(1, &["there is no ledger here"]);
         assert_eq!(releases(&state).len(), 0);
     }
-    // Others can use all the room that dead runs had reserved.
+    // Other runs can use all the budget that killed runs had reserved.
     data.run(&data.shared("second")).succeeded();
     data.run(&data.shared("third")).succeeded();
     assert_eq!((entries(&data.ledger()), reserved()), (vec!["second", "third"], 0));
     data.run(&waiting).failed(1, &["the budget of this data set"]);
 }
 
-/// One budget, three runs at a time: the third is refused at once, though nothing has been paid
-/// yet.
+/// One budget, three runs at a time: the third is refused at once, though no run has paid yet.
 #[test]
 fn room_is_reserved_while_a_run_lives() {
     let data = Data::new();

@@ -116,7 +116,7 @@ fn a_table_fits_terminals_of_several_widths() {
             assert!(lines.iter().any(|line| plain(line).contains("mean age")), "{lines:?}");
         }
     }
-    // A long key has its room before the times of epochs have theirs on the narrowest terminal.
+    // On the narrowest terminal a long key gets its width before the times of epochs do.
     let timed = published_by_day(&lab);
     for width in [40, 80, 132] {
         let lines = on_terminal(&timed, width, "");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Maximum number of lines of a file.
 const ROOM: usize = 500;
 
-/// Maximum number of characters of a line of comments, and of code in them, as rustfmt has it.
+/// Maximum number of characters of a line of comments, and of code in them, as set for rustfmt.
 const COMMENT: usize = 100;
 const CODE: usize = 110;
 
@@ -184,7 +184,7 @@ fn files_are_short() {
 fn comments_are_narrow() {
     let mut problems = Vec::new();
     for SourceFile { path, text } in sources() {
-        // Inside a fence: whether its lines are code.
+        // `Some` inside a fence: whether its lines are code.
         let mut fence = None;
         for (number, line) in text.lines().enumerate() {
             let comment = line.trim_start();
@@ -205,7 +205,8 @@ fn comments_are_narrow() {
     check(problems);
 }
 
-/// The room of a source and the rooms it imports, from the names after `crate::` outside of tests.
+/// Returns the module of a source and the modules that it imports, from the names after `crate::`
+/// outside of tests.
 fn imports(source: &SourceFile, house: &str) -> Option<(String, BTreeSet<String>)> {
     let inside = source.path.strip_prefix(house)?;
     let room = |path: &str| path.split(['/', '.', ':']).next().unwrap_or_default().to_owned();
@@ -237,10 +238,10 @@ fn first_names(text: &str) -> Vec<String> {
     names
 }
 
-/// Rooms that import each other in a circle, each with its imports in the circle.
+/// Returns modules that import each other in a cycle, each with its imports in the cycle.
 fn circle(arrows: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let mut left = arrows.clone();
-    // Remove a room that imports none of the remaining ones.
+    // Remove a module that imports none of the remaining ones.
     while let Some(ground) =
         left.iter().find(|(room, to)| !to.iter().any(|to| to != *room && left.contains_key(to)))
     {

@@ -188,8 +188,8 @@ fn gradients_of_a_source_move_the_parameters() {
     assert_eq!(model["names"], serde_json::json!(["a", "b"]));
 }
 
-/// Kills runs at random moments. The releases and the model are those of a run that nobody killed,
-/// and a released step never changes.
+/// Kills runs at random moments. The releases and the model are those of an undisturbed run, and a
+/// released step never changes.
 #[test]
 fn killed_runs_go_on_after_the_last_released_step() {
     let training = LINEAR.replace("passes = 10", "passes = 40");

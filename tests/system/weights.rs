@@ -122,7 +122,7 @@ fn momentum_cools_down_by_a_schedule() {
     let file = lab.write("cooled.csv", (0..EPOCHS).map(row).collect::<String>());
     let expected = lines(&state, &["--view", "moments", "--workload", &format!("matrix:{}", file.display())]);
     assert_same(&shown.json(), &expected);
-    // `tail` weighs by a schedule that nobody thought of when the stream ran.
+    // `tail` can weigh epochs by a schedule that the pipeline does not name.
     let by_flag = ["--view", "moments", "--workload", "momentum:0.5", "--schedule", "linear"];
     assert_same(&lines(&state, &by_flag), &expected);
     finish(&mut tail(&state, &["--workload", "average", "--schedule", "linear"])).failed(2, &["--schedule"]);
@@ -149,7 +149,7 @@ fn momentum_cools_down_by_a_schedule() {
     }
 }
 
-/// The forecast of a pair of strategies is what its log has, and both are part of the log.
+/// The forecast of a pair of strategies has the noise of its log, which stores both strategies.
 #[test]
 fn second_moments_have_a_strategy_of_their_own() {
     let lab = Lab::new();

@@ -99,7 +99,7 @@ impl Learner for PreparedGradients {
     type Number = f32;
 
     fn gradients(&mut self, _: u64, records: &[usize], parameters: &[f64], give: &mut dyn FnMut(&[f32])) {
-        // All records are alike, so a worker's own can be a run of the prepared ones.
+        // All records are equal, so those of a worker can be any range of the prepared ones.
         give(&self.gradients[..records.len() * parameters.len()]);
     }
 }

@@ -41,7 +41,7 @@ pub enum DataError {
         /// The missing file.
         path: PathBuf,
     },
-    /// The file is no IDX file of bytes with this number of dimensions.
+    /// The file is not an IDX file of bytes with this number of dimensions.
     #[error(
         "{}: begins with {found:02x?}; expected an IDX file of unsigned bytes in {dimensions} dimensions, [00, 00, 08, {dimensions:02x}]",
         path.display()

@@ -54,7 +54,7 @@ pub struct TrainingOptions {
     pub workers: usize,
     /// Seed of the model's initial parameters and the order of records, both public.
     pub seed: u64,
-    /// Source of noise and of sampled batches. A seeded one is for experiments and protects nobody.
+    /// Source of noise and of sampled batches. A seeded one is for experiments and is not private.
     pub noise: NoiseSource,
     /// Whether to keep the releases: 16 bytes for each coordinate and step.
     pub keep_releases: bool,

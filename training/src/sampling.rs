@@ -48,7 +48,7 @@ const BATCH_STREAM: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sampling {
     /// In one fixed, public order: every record takes part once in every pass, b steps apart.
-    /// Nothing is random, and nothing is amplified.
+    /// The batches are not random, so there is no amplification.
     InOrder,
     /// Poisson sampling; for a strategy with bands, cyclic Poisson sampling from one group per band
     /// (Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization").

@@ -5,7 +5,7 @@
 //! **ρ of selections.** Only `pace`, `adaptive` and `shrunk` select. The last two select once, with
 //! an eighth and a twentieth of ρ. A round of `pace` spends a share of at most β on its selection:
 //! it begins with β, and annealing doubles the selection while it quadruples the measurement. All
-//! rounds share what the diagonal leaves, at most (1 − α)ρ. So on every path selections have at
+//! rounds share the rest after the diagonal, at most (1 − α)ρ. So on every path selections have at
 //! most β(1 − α)ρ, except for the 10⁻⁹ of ρ by which the last part may be cut, and all parts have
 //! at most ρ. Selections weigh more (π against 2), so μ² is largest for the largest share of
 //! selections. A single column needs no rounds.

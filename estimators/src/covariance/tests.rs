@@ -210,8 +210,8 @@ fn neighbours_are_hard_to_tell_apart() {
 
 /// Audit: the lower bound of μ from the sign of the entry that differs most is at most what ρ
 /// allows. For the tight triangle and `shrunk`, whose sensitivities the pair attains, it is at
-/// least nine tenths of it. The paper's SSP claims √2 of what it reveals. Each count errs with
-/// probability 10⁻⁷.
+/// least nine tenths of it. The paper's SSP claims √2 times the μ that it reveals. Each count errs
+/// with probability 10⁻⁷.
 #[test]
 fn a_counting_attack_proves_nearly_the_claimed_epsilon() {
     let rho: f64 = 0.5;
@@ -237,7 +237,8 @@ fn a_counting_attack_proves_nearly_the_claimed_epsilon() {
 }
 
 /// Records much shorter than their bounds are clipped to a private norm, and the error is below 0.3
-/// of that of either other method. A private number of rows is refused before anything is spent.
+/// of the error of `separate` and of `ssp`. A private number of rows is refused before anything is
+/// spent.
 #[test]
 fn adaptive_clips_short_records_near_their_norm() {
     let mut records = records(4000, 8, 14);
@@ -255,9 +256,9 @@ fn adaptive_clips_short_records_near_their_norm() {
     assert_eq!(refused, Err(CovarianceError::PublicCount));
 }
 
-/// Error of `shrunk` over the least of all other methods, for records of few directions, of
-/// independent columns and of norms far below their bounds. It is never the worse by a tenth, and
-/// by a third where noise exceeds the covariance.
+/// The error of `shrunk` is at most a tenth above the least error of the other methods, and at most
+/// a third above it where noise exceeds the covariance. Tested for records of few directions, of
+/// independent columns and of norms far below their bounds.
 #[test]
 fn shrunk_is_never_far_from_the_best_in_hindsight() {
     let full = records(3000, 10, 15);

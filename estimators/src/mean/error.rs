@@ -1,5 +1,5 @@
-//! Why there is no estimate: refusals, which are part of the private output, and errors, which
-//! follow from public numbers.
+//! Reasons why there is no estimate: refusals, which are part of the private output, and errors,
+//! which follow from public numbers.
 
 use super::MeanMethod;
 use hushflow_mechanism::accounting::AccountingError;
@@ -44,7 +44,7 @@ pub enum MeanRefusal {
 
 numbers!(enum MeanRefusal { 0 Range { column }, 1 Scale { column }, 2 TooManyTakenOut, 3 NotResilient });
 
-/// Why there is no estimate. Errors follow from public numbers alone, except those that
+/// Reasons why there is no estimate. Errors follow from public numbers alone, except those that
 /// [follow from releases](MeanError::follows_from_releases).
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
@@ -200,7 +200,7 @@ impl MeanError {
 }
 
 impl From<ClipError> for MeanError {
-    /// Bounds of the ball, not of the caller.
+    /// The bounds in the error are those of the ball, not those that the caller gave.
     fn from(error: ClipError) -> Self {
         match error {
             ClipError::Bounds { column, .. } => Self::Beyond { column },

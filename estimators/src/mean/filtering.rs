@@ -40,7 +40,7 @@ pub(super) fn estimate(
     Ok((MeanAnswer { method, outcome, parts, spent }, clipping))
 }
 
-/// An estimate by filtering, and what it took.
+/// An estimate by filtering, its clipping, and the method that ran.
 struct Filtered {
     estimate: MeanEstimate,
     clipping: Vec<Clipping>,
@@ -97,7 +97,7 @@ fn scaled(
     let tails = tails(method);
     let (ball, bins) = range::ball(rows, scales, (tails, corruption), budget, rng)?;
     let clipping = match method {
-        // It clips to a smaller ball.
+        // This method clips later, to a smaller ball.
         MeanMethod::Balloon => Vec::new(),
         _ => bins.clipping(&ball, scales),
     };
@@ -123,8 +123,8 @@ fn scaled(
 }
 
 /// Estimates by PRIME-ht with the budget that PRIME has left. Where that is too little to count the
-/// records, or PRIME-ht refuses before its mean, the rest pays for the plain mean of `clipped`
-/// ones.
+/// records, or PRIME-ht refuses before its mean, the rest pays for the plain mean of the `clipped`
+/// records.
 fn with_the_rest(
     clipped: &ClippedRecords,
     (rows, clipping): (&[f64], Vec<Clipping>),

@@ -48,8 +48,8 @@ const COUNT_WITH_MOMENTS: f64 = 1.581_138_830_084_189_8;
 /// Largest change of the weighted vector by a replaced record, in units of r.
 pub(super) const SENSITIVITY: f64 = 2.0;
 
-/// Target bits of deviations on the grid: far above what total variation requires at ε = 100, below
-/// the sampler's 2¹⁰².
+/// Target bits of deviations on the grid: far above the minimum for total variation at ε = 100,
+/// below the sampler's 2¹⁰².
 const DEVIATION_BITS: i32 = 98;
 
 /// Maximum bits of sums with noise.
@@ -121,8 +121,8 @@ pub(super) fn counts(
 ) -> Result<Vec<f64>, MeanError> {
     let deviation = count_deviation(histograms, squared_mu);
     let channel = Channel::new(deviation, 0, LARGEST_COUNT)?;
-    // Only the counts that differ between neighbours matter: noise on equal ones has the same law
-    // in both worlds.
+    // Only the counts that differ between neighbours matter: noise on equal ones has the same
+    // distribution for both.
     budget.spend(step, squared_mu, channel.grid_scale(), 2.0 * histograms)?;
     Ok(channel.release(exact, rng))
 }

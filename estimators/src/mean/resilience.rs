@@ -14,8 +14,8 @@
 //!   these points is near the mean, and the records near the mean exclude the corruption that
 //!   matters.
 //!
-//! This R is no less, and the proof below only needs some S′. Time is exponential in the columns
-//! alone.
+//! This R is no less, and the proof below only needs some S′. Time is exponential only in the
+//! number of columns.
 //!
 //! # Privacy, with our own proof
 //! Along each direction, records are projected and rounded to integers of an interval of length D.
@@ -36,8 +36,8 @@
 //! - **If R > b** for both of two neighbours (else the sensitivity holds for the pair), each is
 //!   refused except with probability below δ/12: R̂ plus a margin must stay below b, and the margin
 //!   is the (1 − δ/12)-quantile of the noise.
-//! - **The interval** is public (R of the question), so no budget goes to a range. If none is
-//!   known, `located` finds one first.
+//! - **The interval** is public (R of the question), so no budget goes to a range. If no interval
+//!   is known, `located` finds one first.
 //!
 //! # Public points
 //! Public points from which a mean is drawn or searched: an even grid over a cube.
@@ -92,7 +92,7 @@ pub(super) fn estimate(
     let net = Net { side: POINTS[scales.len() - 1], dimension: scales.len(), half_width: range };
     let scores = table.scores(&trimmed, &net, to_grid);
     let mean = net.draw(&selection, &scores, scales, rng)?;
-    // A two-sided exponential of this weight, and the rounding of the net.
+    // The deviation of a two-sided exponential of this weight, and of rounding to the net.
     let deviation = (2_f64.sqrt() / selection.weight() / to_grid).hypot(net.spacing() / 12_f64.sqrt());
     let noise = scales.iter().map(|scale| scale * deviation).collect();
     Ok(MeanAnswer {
@@ -353,7 +353,7 @@ mod tests {
         (0..count).map(|i| (((i * i + 3) * (seed + 1) * 7919) % 100_003) as f64 / 50_001.5 - 1.0).collect()
     }
 
-    /// A replaced record moves R by at most D/n′, and trimmed means by what R allows.
+    /// A replaced record moves R by at most D/n′, and trimmed means by at most their bound for R.
     #[test]
     fn sensitivities_hold() {
         let trimmed = TrimSizes { subset: 24, left_out: 3, tail: 9, middle: 12 };

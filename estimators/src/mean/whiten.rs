@@ -14,8 +14,8 @@
 //! Steps 2 and 3 run twice. The ratio of scales magnifies errors of the first directions; in the
 //! coordinates of the first pass the scales are nearly equal.
 //!
-//! *Privacy.* Pairs are those of `range`: a replaced record changes one u. K is a release of
-//! `release`, of unit vectors rounded to integers, at √½·‖uuᵀ − vvᵀ‖ ≤ 1. The rotation and its
+//! *Privacy.* Pairs are those of `range`: a replaced record changes one u. `release` makes K of
+//! unit vectors, rounded to integers, with sensitivity √½·‖uuᵀ − vvᵀ‖ ≤ 1. The rotation and its
 //! scales follow from releases and map each record by itself to new coordinates, on which all
 //! proofs hold. The cost appears as the parts `scale`, `directions` and `directed scale`; later
 //! steps divide the rest.

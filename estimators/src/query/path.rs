@@ -63,7 +63,7 @@ impl Path {
     fn inverse(&self, added: impl Fn(usize) -> f64) -> PathInverse {
         let n = self.ground.len();
         let ground = |node: usize| self.ground[node] + added(node);
-        // The conductance to the ground of an edge and what is behind it.
+        // The conductance to the ground of an edge and the path behind it.
         let through = |edge: f64, behind: f64| edge * behind / (edge + behind);
         let (mut ratios, mut diagonal) = (vec![0.0; n - 1], vec![ground(0); n]);
         for node in 1..n {
@@ -98,7 +98,7 @@ pub(super) struct PathOptimum {
 }
 
 impl PathOptimum {
-    /// Finds the optimum; none for a workload that is not on a path.
+    /// Finds the optimum; `None` for a workload that is not on a path.
     pub(super) fn new(workload: &QueryWorkload) -> Option<Self> {
         let mut found = Self::at(workload, vec![1.0; workload.cells()])?;
         for _ in 0..MAX_STEPS {

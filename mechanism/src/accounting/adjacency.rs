@@ -34,9 +34,9 @@
 //! | in place | in place | 1 | owners stay, so e = f; values of some of e's rows change |
 //! | in place | replace-one, zero-out | none | as above |
 //!
-//! In a pipeline that promises in-place privacy, keys, event times and each row's owner are public
-//! and do not change. In a pipeline that promises something else, they may be among the values that
-//! change. Hence the factors 2 and 4 above.
+//! In a pipeline with in-place privacy, keys, event times and each row's owner are public and do
+//! not change. In other pipelines, they may be among the values that change. Hence the factors 2
+//! and 4 above.
 //!
 //! Fewer steps are not enough, although e's other records stay the same in the *stream*. They need
 //! not stay the same behind the bound on participations: when the first row of e disappears, a
@@ -56,9 +56,9 @@
 //! nothing bounds k. A guarantee about one kind of entity implies nothing about another kind unless
 //! the second lies within the first.
 //!
-//! What discrete noise adds to δ does not grow with f. It is the distance between the actual noise
-//! and its ideal, which does not depend on the data. What the discovery of keys adds covers the two
-//! entities of a moved record from the start (`discovery/mod.rs`).
+//! The increase of δ by discrete noise does not grow with f. It is the distance between the actual
+//! noise and its ideal, which does not depend on the data. The increase by the discovery of keys
+//! covers both entities of a moved record (`discovery/mod.rs`).
 
 use crate::sensitivity::Neighbours;
 use serde::{Deserialize, Serialize};

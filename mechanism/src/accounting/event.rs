@@ -21,7 +21,7 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// A mechanism, by what bounds its privacy loss between neighbours.
+/// A mechanism, by the bound of its privacy loss between neighbours.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum PrivacyEvent {
@@ -59,7 +59,7 @@ pub enum EventError {
 }
 
 impl PrivacyEvent {
-    /// Returns the dominating pair (P, Q): P is the world with the record.
+    /// Returns the dominating pair (P, Q): P is the distribution with the record.
     ///
     /// # Errors
     /// [`AccountingError`] for parameters out of range.

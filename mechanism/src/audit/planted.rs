@@ -6,7 +6,7 @@
 //!
 //! A single audit raises a false alarm with probability below 1e-8. It misses a planted fault with
 //! probability below 1e-6: each fault moves the measured value by more than six standard deviations
-//! beyond what the audit needs to see it.
+//! beyond the distance that the audit needs to detect it.
 
 use super::*;
 use crate::mechanism::{MomentParameters, Strategies};

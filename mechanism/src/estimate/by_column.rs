@@ -19,17 +19,17 @@
 //! rows that have both columns, about their own means. Covariances of different pairs are of
 //! different rows, so together they need not be positive semi-definite.
 //!
-//! # Given the words of a line
-//! The word of a line depends on the counts N_k of all columns. An error of N_j or N_ij moves the
-//! estimates of the column or the pair, and it shares noise with each N_k: in steps of 1
+//! # Conditional on the qualities of a line
+//! The qualities of a line depend on the counts N_k of all columns. An error of N_j or N_ij moves
+//! the estimates of the column or the pair, and it shares noise with each N_k: in steps of 1
 //!
 //! ```text
 //! cov(N_j, N_k) = τ₀²/4 for k ≠ j,    cov(N_ij, N_k) = τ₀²/8 + τ₁²/2 if k is i or j, else τ₀²/8
 //! ```
 //!
-//! The estimates share no other noise with these counts. So each interval is that given the word of
-//! every column ([`selection`](super::selection)), and holds among the lines of any combination of
-//! words.
+//! The estimates share no other noise with these counts. So each interval is conditional on the
+//! quality of every column ([`selection`](super::selection)), and holds among the lines of any
+//! combination of qualities.
 
 use super::debias::{MomentNoise, NoisyMoments};
 use super::density::DensityError;
@@ -60,8 +60,8 @@ pub struct SubsetMoments {
     layout: Layout,
     coordinates: Vec<f64>,
     noise: MomentNoise,
-    /// The counts of columns that decide words, with the correlation of their noise with that of
-    /// the number of these rows.
+    /// The counts that decide the qualities of columns, with the correlation of their noise with
+    /// that of the number of these rows.
     words: Vec<Selection>,
 }
 
@@ -95,7 +95,7 @@ impl SubsetMoments {
         NoisyMoments { layout: self.layout, coordinates: &self.coordinates, noise: self.noise }
     }
 
-    /// Returns confidence intervals, given the words of all columns.
+    /// Returns confidence intervals, given the qualities of all columns.
     ///
     /// # Errors
     /// As [`NoisyMoments::intervals`].
@@ -167,8 +167,8 @@ impl<'a> ColumnwiseMoments<'a> {
         (Layout::new(1, kind), noise)
     }
 
-    /// The counts that decide the words of columns, for a number with this noise. `shared` is the
-    /// covariance of the noise of the number and of the count of a column; `None` leaves it out.
+    /// The counts that decide the qualities of columns, for a number with this noise. `shared` is
+    /// the covariance of the noise of the number and of a column's count; `None` leaves it out.
     fn words(&self, noise: f64, shared: impl Fn(usize) -> Option<f64>) -> Vec<Selection> {
         let (layout, of_columns) = self.layout_and_noise_of_columns();
         let word = |column: usize| {
@@ -231,8 +231,8 @@ impl<'a> ColumnwiseMoments<'a> {
         Ok(PairCovariance { covariance, noise })
     }
 
-    /// Returns the interval of a column's count at this level, given the words of all columns. It
-    /// ends where that of all rows does, at a fiftieth of the tail.
+    /// Returns the interval of a column's count at this level, given the qualities of all columns.
+    /// It ends where that of all rows does, at a fiftieth of the tail.
     pub fn column_count_interval(&self, column: usize, level: f64) -> Interval {
         let own = self.column(column);
         let (count, noise) = own.count();
@@ -244,7 +244,7 @@ impl<'a> ColumnwiseMoments<'a> {
         interval.within(all, quantile::normal((1.0 - level) / 2.0) * noise)
     }
 
-    /// Returns the interval of the number of all rows at this level, given the words of all
+    /// Returns the interval of the number of all rows at this level, given the qualities of all
     /// columns.
     pub fn count_interval(&self, level: f64) -> Interval {
         let noise = self.moments.noise.count;

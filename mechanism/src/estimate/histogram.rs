@@ -37,14 +37,15 @@
 //! those of the nearest counts that are at least 0 and sum to T.
 //!
 //! # Quantiles
-//! The q-quantile lies in the bin b with F_{b−1} < q ≤ F_b. Edges are tested from both ends inwards
-//! until the first that F may reach or not have reached, each by N_k − qT at a tail of (1 −
-//! level)/2. Only a wrong test at the bin's own edge loses the quantile, so both tails together are
-//! at most 1 − level, however many edges are tested. The interval is as coarse as the bins, and
-//! holds whatever the values inside them are. The estimate interpolates F̂ within the bin.
+//! The q-quantile lies in the bin b with F_{b−1} < q ≤ F_b. Edges are tested from both ends
+//! inwards, up to the first whose test does not decide on which side of q its F lies. Each test
+//! compares N_k − qT with 0, at a tail of (1 − level)/2. Only a wrong test at the bin's own edge
+//! loses the quantile, so both tails together are at most 1 − level, however many edges are tested.
+//! The interval is as coarse as the bins, and holds for any distribution inside them. The estimate
+//! interpolates F̂ within the bin.
 //!
-//! # Given the word of a line
-//! A histogram has shares if T exceeds its noise clearly, so noise has a say in which lines show
+//! # Conditional on the quality
+//! A line reports shares only if T clearly exceeds its noise, so noise influences which lines have
 //! them. N = aT + ε with ε independent of T, so N and N − pT share the noise a·e and (a − p)·e with
 //! the error e of T. Intervals of counts, shares and quantiles are those given the range of T
 //! ([`selection`](super::selection)).
@@ -175,7 +176,8 @@ impl NoisyHistogram {
         Selection { correlation, ..self.selection(0.0, 0.0) }
     }
 
-    /// The selection by the total, for a number with this noise, which moves by `slope` with it.
+    /// The selection by the total, for a number whose noise has this deviation and moves by `slope`
+    /// with the noise of the total.
     fn selection(&self, slope: f64, deviation: f64) -> Selection {
         let (total, noise) = self.total();
         let least = MIN_COUNT_TO_NOISE * noise;
@@ -184,7 +186,7 @@ impl NoisyHistogram {
         Selection::by_range(total, range, noise, correlation)
     }
 
-    /// The quantiles down and up for a share p; z is the plain one.
+    /// The quantiles down and up for a share p; z is the unconditional one.
     fn quantiles(&self, noise: NoiseOfSum, p: f64, confidence: Confidence, z: f64) -> (f64, f64) {
         let deviation = self.variance(noise, p, confidence).max(0.0).sqrt();
         let (tail, selection) = ((1.0 - confidence.level) / 2.0, self.selection(noise.slope - p, deviation));
@@ -297,7 +299,7 @@ impl NoisyHistogram {
     }
 
     /// Returns the interval of the share of some bins, whose noisy number is `number`, with the
-    /// quantiles down and up at a share; z is the plain one.
+    /// quantiles down and up at a share; z is the unconditional one.
     fn interval(
         &self,
         noise: NoiseOfSum,

@@ -11,7 +11,7 @@ pub struct Interval {
     pub upper: f64,
 }
 
-/// Whose moments an interval is about.
+/// Subject of an interval: the records whose moments it contains, or their population.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum IntervalSubject {
     /// The released records: only the noise is uncertain.
@@ -26,7 +26,7 @@ pub enum IntervalSubject {
     },
 }
 
-/// The promise of an interval.
+/// Confidence level of intervals, and the quantities that they are about.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Confidence {
     /// Probability of containing the truth, above 0 and below 1.
@@ -34,7 +34,7 @@ pub struct Confidence {
     /// Whether all means and covariances of a density contain the truth *together* at that level
     /// (Bonferroni's inequality), or each by itself.
     pub joint: bool,
-    /// Whose moments the interval is about.
+    /// The records or the population whose moments the interval contains.
     pub subject: IntervalSubject,
 }
 
@@ -76,14 +76,14 @@ impl Interval {
         self.upper - self.lower
     }
 
-    /// Cuts the interval to `bounds`. It keeps at least what they hold within `reach` of an end
-    /// that it passes, so an interval beyond the bounds becomes neither a point nor empty.
+    /// Intersects the interval with `bounds`. An interval that passes an end of the bounds keeps at
+    /// least the numbers of the bounds within `reach` of this end, so the result is neither a point
+    /// nor empty.
     ///
-    /// No truth is lost, because the bounds contain it: the result contains all that the interval
-    /// and the bounds share. In place of an interval that is wholly beyond an end are the numbers
-    /// within `reach` of this end. With a `reach` of z deviations of the estimate's noise, it
-    /// misses only truths from which the estimate is 2z deviations away: one line in 20,000 at
-    /// 95 %.
+    /// No truth is lost, because the bounds contain it and the result contains the whole
+    /// intersection. An interval wholly beyond an end is replaced by the numbers within `reach` of
+    /// this end. With a `reach` of z deviations of the estimate's noise, this misses only truths
+    /// from which the estimate is 2z deviations away: one line in 20,000 at 95 %.
     pub fn within(self, bounds: Self, reach: f64) -> Self {
         let width = if reach.is_finite() { reach.min(bounds.width()) } else { 0.0 };
         Interval {

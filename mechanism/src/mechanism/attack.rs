@@ -97,7 +97,7 @@ fn random_cell(random: &mut ChaCha8Rng) -> (usize, usize) {
     (below(KEYS).sample(random), below(EPOCHS).sample(random))
 }
 
-/// Draws a record and its replacement: nothing, another record in its cell, or another record
+/// Draws a record and its replacement: no record, another record in its cell, or another record
 /// anywhere.
 fn neighbours_of(neighbours: Neighbours, clipper: &Clipper, random: &mut ChaCha8Rng) -> [Vec<CellRecord>; 2] {
     let (key, epoch) = random_cell(random);
@@ -115,7 +115,7 @@ fn neighbours_of(neighbours: Neighbours, clipper: &Clipper, random: &mut ChaCha8
 }
 
 /// Returns the worst pairs of the theorem's proof: e₁ against −e₁ in one cell, e₁ in two cells that
-/// overlap least (of two keys, or two epochs of one key), and e₁ against nothing.
+/// overlap least (of two keys, or two epochs of one key), and e₁ against no record.
 fn worst(neighbours: Neighbours, clipper: &Clipper) -> Vec<[Vec<CellRecord>; 2]> {
     let axis: Vec<f64> = (0..clipper.dimension()).map(|i| if i == 0 { 1.0 } else { 0.0 }).collect();
     let record = quantised(clipper, &axis, 1.0);
@@ -358,7 +358,7 @@ fn records_with_indicators(clipper: &Clipper) -> Vec<Vec<i128>> {
     (0..4_usize.pow(columns as u32)).map(record).filter_map(quantised).collect()
 }
 
-/// Every pair of records on the grid, in one cell, in two keys, in two epochs, or against nothing.
+/// Every pair of records on the grid: in one cell, two keys or two epochs, or against no record.
 #[test]
 fn records_with_missing_values_spend_the_requested_budget() {
     let strategies =

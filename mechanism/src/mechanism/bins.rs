@@ -4,11 +4,11 @@
 //! further coordinates of every key, and are encoded by C₁ like the count.
 //!
 //! # Theorem
-//! Let s₀ be the joint sensitivity of the moments for one record at once, of an entity that takes
-//! part as a schema allows (a single record takes part once). Let V be the squared sensitivity of
-//! C₁ for contributions of norm 1, and −g ≤ 0 a lower bound of the overlaps of its columns. Let
-//! each bin have noise of deviation σ·s/√e, and the moments their noise for σ and s. Then both
-//! together are one Gaussian mechanism of noise multiplier σ if
+//! Let s₀ be the joint sensitivity of the moments for an entity that has one record at a time and
+//! takes part as its schema allows (a single record takes part once). Let V be the squared
+//! sensitivity of C₁ for contributions of norm 1, and −g ≤ 0 a lower bound of the overlaps of its
+//! columns. Let each bin have noise of deviation σ·s/√e, and the moments their noise for σ and s.
+//! Then both together are one Gaussian mechanism of noise multiplier σ if
 //!
 //! ```text
 //! s² = s₀² + e·H·S      S = V                           zero-out
@@ -35,9 +35,9 @@
 //! fall into different bins of every histogram. So no smaller bound holds for both together.
 //!
 //! The proof uses nothing about the moments but s₀. So it holds for every method, all second
-//! moments, missing values (a record without a bin adds less), and bounds by key. Of m records at
-//! once, the r-th ones of all steps move the release by s, so m·s covers all of them
-//! (`operators/src/bound/mod.rs`).
+//! moments, missing values (a record without a bin adds less), and bounds by key. If an entity has
+//! m records at once, the r-th records of all steps move the release by at most s, so m·s covers
+//! all m of them (`operators/src/bound/mod.rs`).
 //!
 //! *From the matrix to the C that runs.* As for the moments (`mechanism/geometry.rs`): the error of
 //! C₁u is at most η√(HV) where records are blanked, η√(2HV) in place, and 2η√(HV) where S ≥ 2V. So
@@ -164,7 +164,7 @@ mod tests {
         neighbours == Neighbours::ReplaceOne || neighbours == Neighbours::ReplaceOneInPlace && in_place
     }
 
-    /// The search for the farthest pair: none exceeds the bound, and one attains it to 1e-9.
+    /// The search for the farthest pair: no pair exceeds the bound, and one attains it to 1e-9.
     #[test]
     fn pairs_of_records_attain_the_joint_bound() {
         let mut random = ChaCha8Rng::seed_from_u64(9);

@@ -23,7 +23,7 @@ pub struct Strategies {
     form: ReleaseForm,
 }
 
-/// What is released.
+/// The form of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReleaseForm {
     /// Encoded sums plus noise.
@@ -46,10 +46,9 @@ impl Strategies {
     }
 
     /// Returns the same strategies with noise that is correlated by C⁻¹ ahead of the sums, instead
-    /// of encoded sums. The release is what the decoder would make of the encoded one, and takes
-    /// less time and memory. `strategy/correlation.rs` has the proof. The sensitivity increases by
-    /// the effect of rounding the noise ([`MomentMechanism::rounding_share`]), and the grid is
-    /// different.
+    /// of encoded sums. The release is the decoded form of the encoded one, and takes less time and
+    /// memory. `strategy/correlation.rs` has the proof. The sensitivity increases by the effect of
+    /// rounding the noise ([`MomentMechanism::rounding_share`]), and the grid is different.
     ///
     /// ```
     /// # use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};

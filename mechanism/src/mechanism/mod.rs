@@ -13,7 +13,7 @@
 //! multiplier σ. The methods differ in
 //!
 //! - κ, λ and the bound s: their [`JointClaim`];
-//! - what a record may add to the sums ([`MomentMechanism::clipper`]);
+//! - the largest contribution of a record to the sums ([`MomentMechanism::clipper`]);
 //! - whether second moments are released at all.
 //!
 //! | [`Method`] | source |

@@ -201,7 +201,7 @@ impl Clipper {
     }
 
     /// Returns the same clipper, except that each record is also assigned to a bin of each of these
-    /// histograms. A record may have values after those of the d columns, for histograms alone;
+    /// histograms. A record may have values after those of the d columns, only for histograms;
     /// they are never clipped, and may be missing (not finite). The theorem is at the head of
     /// `mechanism/bins.rs`.
     pub fn with_histograms(self, histograms: Vec<Histogram>) -> Self {
@@ -215,7 +215,7 @@ impl Clipper {
         &self.histograms
     }
 
-    /// Returns the number of values of a record: d, and those for histograms alone.
+    /// Returns the number of values of a record: d, and those that are only for histograms.
     pub fn record_width(&self) -> usize {
         self.dimension() + self.extra
     }
@@ -420,7 +420,7 @@ fn normalise(row: &mut [f64], clip_norm: f64) -> Option<(f64, f64)> {
     }
     row.iter_mut().for_each(|value| *value /= largest);
     // ζ/largest may overflow, and the row is then not clipped and rounds to zero. Or it may
-    // underflow, and then the norm alone decides.
+    // underflow, and then only the norm decides.
     Some((clip_norm / largest, squared_norm(row).sqrt()))
 }
 

@@ -69,7 +69,7 @@ numbers!(enum MomentError { 0 Dimension { found, expected }, 1 Width { found, ex
 #[serde(transparent)]
 pub struct Sums(SumsStorage);
 
-/// A run of sums that others share.
+/// A run of shared sums.
 type SharedSums = (Arc<Zeroizing<Vec<i64>>>, Range<usize>);
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -117,7 +117,7 @@ impl Sums {
         self.row().len()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no sums.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -158,7 +158,7 @@ impl Sums {
         }
     }
 
-    /// Returns the memory of these sums, if it is in 64 bits and not shared.
+    /// Returns the buffer of these sums, if it is of 64-bit integers and not shared.
     fn into_room(self) -> Option<Zeroizing<Vec<i64>>> {
         match self.0 {
             SumsStorage::Narrow { sums: (all, _), .. } => Arc::into_inner(all),

@@ -5,7 +5,7 @@
 //! noise of an epoch follows that of the epoch before. Nothing is stored on disk. No seed outlives
 //! the draw of its run, so there is no key to steal, and no restored backup draws the same noise
 //! twice. No generator outlives the call that made it, so a forked process shares none. (Two copies
-//! of a machine cloned while it *runs* share what is in memory: the noise of epochs in progress.)
+//! of a machine cloned while it *runs* share its memory: the noise of epochs in progress.)
 //!
 //! The seeded source exists for tests and simulations. Releases made with it are marked
 //! `private: false`.
@@ -194,8 +194,7 @@ impl Offsets {
         Self(epochs)
     }
 
-    /// Keeps the offsets as long as the process lives, so that a
-    /// [`NoiseSource`] stays a plain value.
+    /// Keeps the offsets until the process ends, so that a [`NoiseSource`] stays a plain value.
     pub fn leaked(self) -> &'static Self {
         Box::leak(Box::new(self))
     }

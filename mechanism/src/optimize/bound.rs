@@ -65,7 +65,7 @@ const DENSE_POINTS: usize = 2;
 /// Share by which a bound is lowered for rounding.
 const ROUNDING: f64 = 1e-9;
 
-/// Why there is no bound.
+/// Reasons why there is no bound.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BoundError {

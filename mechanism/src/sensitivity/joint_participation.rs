@@ -36,11 +36,11 @@
 //!
 //! Now, for full second moments, let `P = Σ_(i∈π) c_i ⊗ φ(x_i)` become `Q = Σ_(j∈π') c_j ⊗ φ(y_j)`.
 //! Then `‖P‖², ‖Q‖² ≤ K·V`, hence `‖P − Q‖² ≤ 4K·V`. With `m = −min(0, min_(|s|≤1) c + s + νs²)` no
-//! k(x,y) is below −m. So for `X ≥ 0`, `⟨P,Q⟩ = Σ_ij X_ij k(x_i,y_j) ≥ −m Σ_ij X_ij = −m⟨C1_π,
-//! C1_π'⟩ ≥ −m·V`, and `‖P − Q‖² ≤ 2(K + m)·V`. The minimum is at `s = −min(1,
-//! 1/(2ν))`, which makes `2(K + m) = max(2K, r₂(ν))`. With overlaps down to −g, let N ≤ k²g be the
-//! sum of the magnitudes of those below 0. Then `−⟨P,Q⟩ ≤ m(V + N) + K·N`, which gives the last
-//! line. ∎
+//! k(x,y) is below −m. So for `X ≥ 0`,
+//! `⟨P,Q⟩ = Σ_ij X_ij k(x_i,y_j) ≥ −m Σ_ij X_ij = −m⟨C1_π, C1_π'⟩ ≥ −m·V`, and
+//! `‖P − Q‖² ≤ 2(K + m)·V`. The minimum is at `s = −min(1, 1/(2ν))`, which makes
+//! `2(K + m) = max(2K, r₂(ν))`. With overlaps down to −g, let N ≤ k²g be the sum of the magnitudes
+//! of those below 0. Then `−⟨P,Q⟩ ≤ m(V + N) + K·N`, which gives the last line. ∎
 //!
 //! A single participation of d = 1 has r₁ in place of r₂ by [`joint_sensitivity_squared`], which is
 //! used for that case. The defaults ν = c = ½ of replace-one stay free: `m = 0` and `2K = 4`.

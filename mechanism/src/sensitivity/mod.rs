@@ -34,9 +34,9 @@
 //! The bound `2K(A + g)` is attained by x = y = e₁ whenever two cells have `X_ii = X_jj = A` and
 //! `X_ij = −g`. With two keys and g = 0 every C has such cells.
 //!
-//! # What is free
+//! # Moments that cost nothing
 //! First moments alone cost 4A. With g = 0 replace-one costs no more while `ν ≤ ν*` and
-//! `c + ν ≤ 1`. So `ν = c = ½` gives the second moments *and* a private count for nothing, in every
+//! `c + ν ≤ 1`. So `ν = c = ½` gives the second moments *and* a private count at no cost, in every
 //! dimension. For d = 1 the paper's ν* ≈ 2.77 is free in place only: a record that moves between
 //! cells costs 2(1 + ν*) ≈ 7.55 instead of 4.
 //!

@@ -31,7 +31,7 @@
 //! if the streams differ before step t in that coordinate, and 0 if they do not. By the triangle
 //! inequality, n steps of all coordinates of the keys that a neighbour touches add at most
 //! `2e √(n · coordinates)` to the distance. The mechanism charges this. Every w_t can be any
-//! integer whatever x is, so the grid reveals nothing, unlike the grid of a rounded C⁻¹z.
+//! integer for any x, so the grid reveals nothing, unlike the grid of a rounded C⁻¹z.
 //!
 //! *Choice of R.* R is a sum of floating-point numbers, rounded ([`Correlator`]). It errs by at
 //! most e as long as |u| ≤ M and |R| ≤ 2M. Let R* equal R there, and L rounded exactly elsewhere.
@@ -55,7 +55,7 @@
 //! epoch, so it determines `u_t = w_t − K x_t`, and the u determine the state. Nothing is drawn
 //! again, so the proof holds. Pipelines encode anyway: only Toeplitz buffers with a horizon
 //! have a diagonal of ones, so the encoded form would stay for all other strategies, and logs,
-//! their checks, audits and attacks would exist twice. What that would save is the difference of
+//! their checks, audits and attacks would exist twice. The saving would be the difference between
 //! the two forms in `cargo bench --bench buffered -- release`. It counts for rows of a million
 //! coordinates, as in training, which takes this form. An epoch of a pipeline has fewer, and
 //! spends most of its time elsewhere.

@@ -69,7 +69,7 @@ pub struct Omission {
     pub reason: OmissionReason,
 }
 
-/// Why a comparison leaves a strategy out.
+/// Reasons why a comparison leaves a strategy out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "reason", rename_all = "kebab-case")]
 pub enum OmissionReason {
@@ -138,7 +138,7 @@ type MakeFactorization = fn(u64) -> Result<Arc<dyn Factorization>, StrategyError
 /// The result that an optimiser must find for a strategy.
 #[derive(Clone, Copy)]
 pub enum Fit {
-    /// Nothing: the name determines the strategy.
+    /// No result is needed: the name determines the strategy.
     None,
     /// Its parameters, for a purpose.
     Parameters {
@@ -261,7 +261,7 @@ pub struct OptimisedStrategy {
     pub class_bound: Option<f64>,
 }
 
-/// Why an optimiser finds no strategy.
+/// Reasons why an optimiser finds no strategy.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SearchError {

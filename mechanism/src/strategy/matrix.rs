@@ -247,7 +247,7 @@ impl Matrix {
         }
     }
 
-    /// Largest distance of two columns that may overlap.
+    /// Largest distance between two columns that may overlap.
     pub fn reach(&self) -> usize {
         match &self.form {
             MatrixEntries::Toeplitz { coefficients, .. } => coefficients.len() - 1,

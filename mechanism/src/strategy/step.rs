@@ -163,8 +163,8 @@ impl<T: Copy + Zeroize> History<T> {
         self.steps.checked_rem(self.kept as u64).unwrap_or(0) as usize
     }
 
-    /// Grows by hand: a vector that grows by itself would leave a copy of its values in freed
-    /// memory.
+    /// Appends a row. If needed, copies to a larger buffer and wipes the old one: a vector that
+    /// grows by itself would leave a copy of its values in freed memory.
     fn append(&mut self, row: &[T]) {
         if self.rows.len() + row.len() > self.rows.capacity() {
             let mut larger = Zeroizing::new(Vec::with_capacity(2 * (self.rows.len() + row.len())));

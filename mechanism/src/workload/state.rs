@@ -142,8 +142,8 @@ impl CompensatedSum {
 #[derive(Clone, Debug)]
 struct WindowSums {
     length: u64,
-    /// Rows of this block up to `place`, then suffix sums of the previous block (none in the first
-    /// block).
+    /// Rows of this block up to `position`, then suffix sums of the previous block (not in the
+    /// first block).
     rows: Vec<f64>,
     block: Vec<f64>,
     position: usize,

@@ -141,7 +141,7 @@ fn one_record_costs_more_than_one_step() {
     check(OPPOSED, ZeroOut, &moved, (170_f64 / 12.0).sqrt(), steps(ZeroOut, ReplaceOne));
 }
 
-/// With the number of sent records beside the moments, which neither of the changes leaves alone.
+/// With the number of sent records beside the moments, which both changes affect.
 #[test]
 fn sent_records_cost_no_more_than_their_steps() {
     use Neighbours::{ReplaceOne, ZeroOut};

@@ -70,7 +70,7 @@ pub(super) struct GatherOutput<'scope> {
     pub(super) present: StreamVec<'scope, u64, Vec<Entity>>,
 }
 
-/// Holds what may count until its epoch closes.
+/// Buffers the records that may count until their epoch closes.
 pub(super) fn gather<'scope>(
     records: StreamVec<'scope, u64, RoutedRecords>,
     setup: &BoundSetup,
@@ -85,7 +85,7 @@ pub(super) fn gather<'scope>(
     let (mut closed, mut present) = (OutputBuilder::from(closed), OutputBuilder::from(present));
     builder.build(move |_capabilities| {
         let mut epochs = OpenEpochs::new(fault);
-        // Size of the last epoch: a growing table moves its contents.
+        // Allocated at the size of the last epoch, because a growing table moves its contents.
         let mut expected = 0;
         move |frontiers| {
             let (mut closed, mut present) = (closed.activate(), present.activate());

@@ -117,7 +117,7 @@ fn operators_of_one_measurement_work_together() {
     // Rebuilt as in another process. Measurements may differ in when they draw noise and save.
     let again = columns(1.0).draw_late().checkpoint_interval(2).build().unwrap();
     assert_eq!(outcome([&one, &again, &one, &again], vec![2]), (vec![1, 2], None));
-    // Leaves out the one with fewer keys, and the one that begins with a later epoch.
+    // Leaves out the measurement with fewer keys, and that which begins with a later epoch.
     let whole = |other: &&Measurement| other.shards().coordinates() == 27 && other.first_epoch() == 1;
     for other in others.iter().filter(whole) {
         assert_eq!(outcome([other; 4], vec![3]), ((1..=3).collect(), None));
@@ -238,7 +238,7 @@ fn unsuitable_parameters_are_refused() {
     assert!(matches!(refused(none), MeasurementError::Clip(_)));
 }
 
-/// The builder cannot omit what a mechanism needs of its clipper.
+/// The builder gives the clipper every setting that a mechanism needs.
 #[test]
 fn the_clipper_matches_the_mechanism() {
     let layout = Layout::new(2, SecondMoment::Full);

@@ -3,7 +3,7 @@
 //! The private log holds the kept rows of every epoch in place of sums: for each key the number of
 //! rows, then the bits of their values. A checkpoint holds the rows of all kept epochs, so the next
 //! run continues in the middle of a window without reading the source again. Windows of a single
-//! epoch keep nothing.
+//! epoch keep no rows.
 
 use hushflow_mechanism::moments::Sums;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ pub struct WindowRows {
 }
 
 impl WindowRows {
-    /// Returns the rows before the first epoch: none.
+    /// Returns an empty collection, as before the first epoch.
     pub fn new(columns: usize) -> Self {
         WindowRows { columns: columns.max(1), epochs: VecDeque::new() }
     }
@@ -31,7 +31,7 @@ impl WindowRows {
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
         while let Some(epoch) = words.next() {
             let number = usize::try_from(words.next()?).ok()?.checked_mul(rows.columns)?;
-            // No more than there are: the number may be nonsense.
+            // Limited to the words that exist, because a malformed number may be huge.
             let mut values = Zeroizing::new(Vec::with_capacity(number.min(words.len())));
             values.extend(words.by_ref().take(number).map(f64::from_bits));
             if values.len() < number || rows.epochs.back().is_some_and(|(last, _)| *last >= epoch) {

@@ -17,9 +17,9 @@ struct Answered {
     state: Option<Vec<u8>>,
 }
 
-/// Forty rows of two keys in two epochs, or in epochs of `per_epoch` rows, in batches of five that
-/// are dealt to workers in turn; the last epoch, one more, and a third key have none. Row i is of
-/// entity i mod 7. Each answer lists the positions of the window's rows.
+/// Forty rows of two keys, `per_epoch` rows in each epoch, then a last epoch without rows. A third
+/// key has no rows either. Row i is of entity i mod 7. Batches of five rows go to the workers in
+/// turn. Each answer lists the positions of the window's rows.
 fn answered(workers: usize, windows: &Windows, per_epoch: u64) -> Vec<Answered> {
     let (sender, receiver) = mpsc::channel();
     let (windows, last) = (windows.clone(), 40 / per_epoch + 1);
@@ -111,7 +111,7 @@ fn spans() -> [WindowSpan; 4] {
     [sliding(3, 1), sliding(4, 2), sliding(3, 3), WindowSpan::Growing { first: at_least_one(1) }]
 }
 
-/// Nine epochs of five rows, the last without.
+/// Eight epochs of five rows, and a ninth without rows.
 #[test]
 fn windows_of_several_epochs_have_their_rows_after_any_restart() {
     for span in spans() {
@@ -126,7 +126,7 @@ fn windows_of_several_epochs_have_their_rows_after_any_restart() {
             assert_eq!(answer.rows, rows.map(i128::from).collect::<Vec<_>>(), "{span} {}", answer.epoch);
         }
         for first_epoch in 2..=9 {
-            // From the checkpoint before it, and the private log behind that.
+            // Restores the checkpoint before this epoch, and replays the private log after it.
             let checkpoint = (first_epoch - 1) / 2 * 2;
             let mut states = EncoderStates::new();
             for key in 0..2 {

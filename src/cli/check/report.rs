@@ -16,7 +16,7 @@ use super::super::{PRIVATE, prospects, thousands};
 /// Maximum number of epochs and unlisted keys in a list.
 pub(super) const LISTED: usize = 12;
 
-/// Titles of what counts in an epoch, if the limits of entities decide.
+/// Titles of the counts in an epoch, if the limits of entities decide.
 const WITHIN_LIMITS: &str = "within limits";
 const MEANS: &str = "means";
 
@@ -108,7 +108,7 @@ impl<'a> CheckReport<'a> {
         }
     }
 
-    /// What the records of a key or an epoch are.
+    /// Title of the number of records of a key or an epoch.
     fn records_title(&self) -> &'static str {
         if self.pipeline.entity.is_some() { "before limits" } else { "records" }
     }
@@ -127,12 +127,12 @@ impl<'a> CheckReport<'a> {
         keys
     }
 
-    /// Returns the columns of values, with what was seen of each.
+    /// Returns the columns of values, each with its survey.
     pub(super) fn columns(&self) -> impl Iterator<Item = (&ColumnSurvey, &Column)> {
         self.run.survey.columns.iter().zip(&self.pipeline.columns)
     }
 
-    /// The screen.
+    /// Returns the report as text.
     pub(super) fn text(&self, all_epochs: bool, style: &TableStyle) -> String {
         let names: Vec<_> = self.pipeline.sources.iter().map(|source| source.input.to_string()).collect();
         let mut text = format!("{PRIVATE}\n\n{}: {}\n\n", self.pipeline.name, names.join(", "));
@@ -369,7 +369,7 @@ fn titled(text: &str, style: &TableStyle) -> String {
     text.split_once('\n').map_or_else(String::new, |(titles, rest)| format!("{}\n{rest}", style.bold(titles)))
 }
 
-/// Formats a share, with a mark instead of a zero that is none.
+/// Formats a share. One strictly between 0 and 100 % is never formatted as either.
 pub(super) fn percent(count: u64, all: u64) -> String {
     let share = 100.0 * count as f64 / all.max(1) as f64;
     match count {

@@ -124,7 +124,7 @@ pub(super) fn list(values: &[String]) -> String {
     values.iter().map(quoted).collect::<Vec<_>>().join(",")
 }
 
-/// Reads what happens to more records of an entity than count in an epoch.
+/// Reads the treatment of surplus records of an entity in an epoch.
 pub(super) fn repeat_policy(text: &str) -> Result<RepeatPolicy, String> {
     match text {
         "keep" => Ok(RepeatPolicy::Keep),
@@ -133,7 +133,7 @@ pub(super) fn repeat_policy(text: &str) -> Result<RepeatPolicy, String> {
     }
 }
 
-/// Formats what [`repeat_policy`] reads.
+/// Returns the word that [`repeat_policy`] reads.
 pub(super) fn repeat_policy_word(repeat_policy: RepeatPolicy) -> &'static str {
     match repeat_policy {
         RepeatPolicy::Keep => "keep",

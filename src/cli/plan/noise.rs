@@ -60,8 +60,8 @@ impl ForecastNoise {
     }
 }
 
-/// Returns the noise of a view whose decoder rows have these norms: that of counts, first moments
-/// and what is beside them, and that of second moments.
+/// Returns the noise of a view whose decoder rows have these norms. The first is that of counts,
+/// first moments, bins and the number of sent records, the second that of second moments.
 pub(super) fn noise(mechanism: &MomentMechanism, row_norm: f64, second_row_norm: f64) -> ForecastNoise {
     let layout = mechanism.layout();
     let unit = |index: usize| mechanism.noise()[index].standard_deviation();

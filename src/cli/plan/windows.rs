@@ -182,7 +182,7 @@ impl WindowPlan {
         [table(&rows), "\n".into(), self.each_window(columns), self.meaning()].concat()
     }
 
-    /// Formats what one window is like, beside one without overlap.
+    /// Formats the properties of one window, beside those of one without overlap.
     fn each_window(&self, columns: &[String]) -> String {
         let all: Vec<&EachWindow> = [&self.each].into_iter().chain(&self.without_overlap).collect();
         let row = |title: &str, cell: &dyn Fn(&EachWindow) -> String| {

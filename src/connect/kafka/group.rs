@@ -1,8 +1,9 @@
 //! Offsets of a consumer group, so that Kafka's own tools show how far a topic was read.
 //!
 //! They are written after the commit of an epoch and never read: the positions in the private log
-//! decide where a run resumes. Those are private, because event times and keys decide them. What is
-//! written depends on arrivals alone: the offset after the message that closed the epoch.
+//! decide where a run resumes. Those are private, because event times and keys decide them. The
+//! written offsets depend on arrivals alone: each is the offset after the message that closed the
+//! epoch.
 //!
 //! The group has no members. Servers that are away lose nothing: only the latest offsets are sent,
 //! and sending never delays a run.
@@ -83,7 +84,7 @@ impl CommitListener for GroupOffsets {
 }
 
 impl Drop for GroupOffsets {
-    /// Waits a moment for the last offsets.
+    /// Waits a short time until the last offsets are stored.
     fn drop(&mut self) {
         self.latest.lock().is_last = true;
         self.latest.changed.notify_one();
@@ -127,7 +128,7 @@ impl OffsetSender {
                 let sent = self.send(&offsets);
                 if let Err(error) = &sent {
                     self.consumer = None;
-                    // Unless newer ones have come.
+                    // Keep these offsets to try again, unless newer ones have come.
                     self.latest.lock().offsets.get_or_insert(offsets);
                     if !has_failed {
                         self.control.notice(&format!(

@@ -54,7 +54,7 @@ impl TopicPartition {
         TopicPartition { topic, number, found, activity: Activity::default() }
     }
 
-    /// How many partitions share the memory for messages that wait.
+    /// Number of partitions that share the memory for messages that wait.
     pub(super) fn sharing(&self) -> u32 {
         if self.topic.partition.is_some() { 1 } else { self.found.number().max(1) }
     }
@@ -173,7 +173,7 @@ impl PartitionSearch {
         }
     }
 
-    /// Asks again until nobody reads the topic.
+    /// Asks again until the topic has no reader.
     fn repeat(mut self, control: &Control, found: &Weak<AtomicU32>) {
         while found.strong_count() > 0 && !control.is_stopped() {
             control.sleep(EVERY);

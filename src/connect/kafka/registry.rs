@@ -74,8 +74,8 @@ impl Registry {
         format!("{scheme}://{}{}", self.server.address, self.base)
     }
 
-    /// Returns the text of a schema, after those of the schemas that it refers to; none if the
-    /// registry has no such schema.
+    /// Returns the text of a schema, after those of the schemas that it refers to. The list is
+    /// empty if the registry has no such schema.
     pub(super) fn schema(&self, number: u32, control: &Control) -> Result<Vec<String>, RequestError> {
         let mut texts = Vec::new();
         if let Some(found) = self.get(&format!("/schemas/ids/{number}"), control)? {

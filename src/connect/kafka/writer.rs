@@ -70,7 +70,7 @@ impl ServerWriter for TopicWriter {
             .create_with_context(notes.clone())
             .map_err(refused)?;
         producer.init_transactions(TIMEOUT).map_err(|error| {
-            // The client library's message about it.
+            // Delivers the client library's message about the error.
             producer.poll(Duration::ZERO);
             refused(error)
         })?;

@@ -1,4 +1,4 @@
-//! How a client shows NATS who it is
+//! Authentication of a client with NATS
 //! (`docs.nats.io/running-a-nats-service/configuration/securing_nats/auth_intro`).
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD as BASE64_URL, Engine};
@@ -17,7 +17,7 @@ use key::SigningKey;
 /// The fields of a section by which a client logs in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum NatsLogin {
-    /// By the user and password of the server's section, or by nothing.
+    /// By the user and password of the server's section, or without credentials.
     #[default]
     Password,
     Token(SecretReference),
@@ -46,7 +46,7 @@ impl NatsLogin {
         way.unwrap_or_default()
     }
 
-    /// Returns the secret that is sent as it is; keys sign and stay here.
+    /// Returns the secret that is sent unchanged, if any. Keys are not sent: they sign.
     pub(super) fn sent(&self, login: &Login) -> Option<&'static str> {
         match self {
             NatsLogin::Password => login.password.as_ref().map(|_| "password"),
@@ -55,7 +55,7 @@ impl NatsLogin {
         }
     }
 
-    /// Adds to the client's first message what shows who it is. The server may have sent a nonce to
+    /// Adds the client's credentials to its first message. The server may have sent a nonce to
     /// sign.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl NatsLogin {
     }
 }
 
-/// Signs what the server asks for. A server without a nonce knows no keys, and refuses the client.
+/// Signs the nonce of the server. A server without a nonce supports no keys and refuses the client.
 fn signature(key: &SigningKey, nonce: Option<&str>) -> String {
     BASE64_URL.encode(key.sign(nonce.unwrap_or_default().as_bytes()))
 }

@@ -1,6 +1,6 @@
 //! Reads a table or query in the order of a column that only grows.
 //!
-//! Each round finds the highest value, waits until all rows up to it are there
+//! Each round finds the highest value, waits until all rows up to it are committed
 //! ([`settle`](super::settle)), and reads them in batches. A batch ends between two values, so the
 //! server never sorts more than a batch and the rows with its last value. The position is the last
 //! value and the number of its rows that were read. Rows with the same value come in the order of
@@ -69,7 +69,7 @@ struct Skipped {
 enum Stage {
     /// Ask for new rows, at this time.
     Ask(Instant),
-    /// Wait until all rows are there.
+    /// Wait until all rows up to it are committed.
     Settle(i64, OpenTransactions),
     /// Begin the next batch.
     Begin(i64),

@@ -17,7 +17,7 @@ use crate::control::Control;
 use crate::format::Format;
 use crate::state::Position;
 
-/// The port of a server that names none.
+/// The default port of a server.
 const PORT: u16 = 5432;
 
 /// A database, and our credentials for its server.
@@ -129,7 +129,7 @@ impl RowSource {
         }
     }
 
-    /// It in SQL, as what rows are selected from.
+    /// Returns the table or query in SQL, as it follows FROM.
     pub(super) fn sql(&self) -> String {
         match self {
             RowSource::Table(table) => table.quoted(),
@@ -147,7 +147,7 @@ impl ServerStream for TableSource {
     fn identity(&self) -> Vec<u8> {
         // The parts can't hold NUL, except for a query, which is the last one.
         let mut identity = format!("{}\0{}\0", self.database.database, self.order);
-        // Text takes everything.
+        // Writing to a `String` never fails.
         let _ = write!(identity, "{}", self.rows.sql());
         identity.into_bytes()
     }

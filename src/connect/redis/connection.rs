@@ -19,7 +19,7 @@ const TEXT: usize = 16 << 20;
 /// Temporary errors: the server is starting, its cluster is reconfiguring, or replicas are missing.
 const TRANSIENT: [&str; 6] = ["LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "NOREPLICAS"];
 
-/// Codes of errors that a login may have, besides [`TRANSIENT`].
+/// Error codes that may answer a login, besides [`TRANSIENT`].
 const LOGIN_ERRORS: [&str; 4] = ["WRONGPASS", "NOPERM", "NOAUTH", "ERR"];
 
 /// A connection after login and selection of the database.
@@ -146,7 +146,7 @@ impl RedisConnection {
         Ok(value)
     }
 
-    /// Reads the length that follows this mark; none for a null.
+    /// Reads the length that follows this mark. Returns `None` for a null.
     pub(super) fn length(&mut self, mark: u8) -> Result<Option<usize>, RequestError> {
         self.wire.line(&mut self.line)?;
         match self.line.split_first() {
@@ -162,7 +162,8 @@ impl RedisConnection {
     }
 }
 
-/// Explains an answer to AUTH by its code alone: some servers repeat what they refuse.
+/// Explains a refused AUTH by the error's code alone, because some servers repeat the password in
+/// the error's text.
 fn without_credentials(words: &str) -> String {
     let code = words.split(' ').next().unwrap_or_default();
     let known = TRANSIENT.iter().chain(&LOGIN_ERRORS).find(|known| **known == code);

@@ -151,8 +151,8 @@ impl PeerConnections {
         Ok(None)
     }
 
-    /// Takes notice that a connection has ended. A server that ends connections before `has_sent`
-    /// anything of use is connected to again after a pause.
+    /// Records the end of a connection. If a server ends it before it `has_sent` anything useful,
+    /// the next attempt follows after a pause.
     ///
     /// # Errors
     /// As [`next`](Self::next): a server may judge our certificate after the handshake.
@@ -168,7 +168,7 @@ impl PeerConnections {
         Ok(())
     }
 
-    /// Returns an error that another attempt may not meet.
+    /// Returns the error if another attempt may succeed.
     fn transient(&self, error: io::Error) -> io::Result<io::Error> {
         match RequestError::from(error) {
             RequestError::Transient(error) => Ok(error),
@@ -176,7 +176,7 @@ impl PeerConnections {
                 let (path, problem) = (self.name().into(), error.to_string());
                 Err(io::Error::other(SourceError::Server { path, problem }))
             }
-            // No other kind comes of an error of the transport.
+            // An error of the transport converts to no other kind.
             _ => Ok(ErrorKind::Other.into()),
         }
     }
@@ -193,7 +193,7 @@ impl PeerConnections {
         self.control.sleep(self.backoff.pause());
     }
 
-    /// Handles waiting connections. Returns whether the current peer must make room for one of
+    /// Handles waiting connections. Returns whether the current peer must give its turn to one of
     /// them. `progress` is the time of the current peer's last usable line, or of its connection if
     /// it `is_new`.
     pub(super) fn must_make_room(&mut self, progress: Instant, is_new: bool) -> bool {
@@ -384,7 +384,7 @@ impl CurrentPeer {
     }
 
     /// Sends a number if it is greater than the last one. Disconnects a peer that does not read,
-    /// because it would not know what is safe.
+    /// because it would not know which records are safe.
     pub(super) fn send_number(&self, number: u64) {
         let mut peer = self.peer();
         let Some(AcknowledgedPeer { wire, last }) = peer.as_mut() else { return };

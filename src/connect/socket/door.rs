@@ -2,7 +2,7 @@
 //!
 //! One peer sends at a time. The others wait here; a waiting connection takes no thread and never
 //! blocks. The next peer must have sent first bytes that were accepted ([`entry`](super::entry)),
-//! so a silent connection displaces nobody. A source that acknowledges and has no key is the
+//! so a silent connection displaces no other peer. A source that acknowledges and has no key is the
 //! exception: its peers wait for the first number before they send. The more connections wait, the
 //! sooner the current peer must send its first line, so that all get their turn.
 
@@ -67,8 +67,8 @@ impl PeerListener {
     /// Begins to listen.
     ///
     /// # Errors
-    /// If the address can't be listened on, if others can reach it and must not, or if the key file
-    /// can't be used.
+    /// If the address can't be listened on, if other machines can reach it and must not, or if the
+    /// key file can't be used.
     pub(super) fn open(socket: &SocketSource, control: &Control) -> io::Result<Self> {
         let token = socket.key.as_deref().map(SharedKey::load).transpose().map_err(io::Error::other)?;
         let token = token.as_ref().map(SharedKey::token);
@@ -215,7 +215,8 @@ impl BoundListener {
     }
 }
 
-/// Removes the socket of a dead run, which nobody answers. Never removes anything but a socket.
+/// Removes the socket file of a run that has died: no process answers on it. Never removes a file
+/// of another kind.
 fn remove_left_behind(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     let refused =

@@ -16,7 +16,7 @@ const BINARY: &str = "no text begins like this, and TLS needs tls = true at this
 const TOKEN: &str =
     "the first line must be the token that `hushflow key FILE --token` prints for the key of this source";
 
-/// The methods of RFC 9110, others that browsers know, and the first word of HTTP/2.
+/// The methods of RFC 9110, further ones of browsers, and the first word of HTTP/2.
 const METHODS: [&str; 10] =
     ["GET ", "HEAD ", "POST ", "PUT ", "DELETE ", "CONNECT ", "OPTIONS ", "TRACE ", "PATCH ", "PRI "];
 

@@ -21,7 +21,7 @@ const MAX_CHECKED_LINES: usize = 16;
 /// How a connection ended.
 #[derive(Default)]
 struct ConnectionEnd {
-    /// Why the peer was refused or had to make room.
+    /// Reason why the peer was refused or lost its turn.
     refused: Option<String>,
     /// Error of the transport.
     error: Option<io::Error>,

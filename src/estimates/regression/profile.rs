@@ -42,7 +42,7 @@ pub(super) struct RegressionLine {
     pub(super) coefficients: DVector<f64>,
     /// Standard deviations of their noise.
     pub(super) noise: DVector<f64>,
-    /// What decides on their intervals; `None` if nothing is known.
+    /// The equations that determine their intervals; `None` if nothing is known.
     pub(super) equations: Option<NormalEquations>,
     /// z of each interval.
     pub(super) z: f64,
@@ -52,7 +52,7 @@ pub(super) struct RegressionLine {
     pub(super) ridge: f64,
     /// Variance of the residuals, which noise may make negative, and its noise.
     pub(super) residual: (f64, f64),
-    /// The interval of the variance of the residuals, within what bounds allow.
+    /// The interval of the variance of the residuals, within the limits that follow from bounds.
     pub(super) residual_interval: Interval,
 }
 

@@ -12,7 +12,7 @@ const MAX_TYPES: usize = 10_000;
 /// Largest size of a fixed type in bytes.
 const LARGEST_FIXED: u64 = 1 << 20;
 
-/// Why a schema can't be used.
+/// Reasons why a schema can't be used.
 #[derive(Debug, Error)]
 pub(crate) enum SchemaError {
     #[error("the schema is not JSON")]
@@ -40,7 +40,7 @@ pub(super) struct Schema {
     pub(super) root: TypeNumber,
 }
 
-/// A type, by how its values are encoded and what they mean.
+/// A type: the encoding and the meaning of its values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum AvroType {
     Null,
@@ -232,7 +232,7 @@ pub(super) struct RecordPlan {
 /// Treatment of a field.
 #[derive(Debug, PartialEq)]
 pub(super) enum FieldPlan {
-    /// Nothing.
+    /// It is skipped.
     Skip(TypeNumber),
     /// Its value goes to a column.
     Copy(TypeNumber, usize),

@@ -57,7 +57,7 @@ pub(super) fn put<T: DataType>(
     column.close().unwrap();
 }
 
-/// Row `row` of each group has the number `row` in all columns, or nothing.
+/// Row `row` of each group has the number `row` or a null in all columns.
 fn file(codec: Compression) -> Vec<u8> {
     let schema = Arc::new(parse_message_type(SCHEMA).unwrap());
     let properties = WriterProperties::builder().set_compression(codec).set_data_page_row_count_limit(700);

@@ -113,7 +113,7 @@ fn a_window_beyond_the_limit_is_refused_before_memory_is_taken() {
     assert!(error.contains("pack it again without --long"), "{error}");
 }
 
-/// A frame that names a dictionary, and damage of every kind, in words for people.
+/// A frame that names a dictionary, and damage of every kind, have readable errors.
 #[test]
 fn what_the_decoder_says_is_explained() {
     let with_dictionary = [0x28, 0xb5, 0x2f, 0xfd, 0x01, 0x00, 0x07, 0x09, 0, 0, b'x'];

@@ -66,14 +66,14 @@ pub(super) const LATENESS: Field = Field::with_default(
     "How long an epoch stays open after its end, by the clock.",
 );
 
-/// Why a clock is needed.
+/// Explains why a clock is needed.
 pub(in crate::pipeline) const NO_CLOCK: &str = "it is not defined when an epoch closes: add arrival = \"recorded_at\" (the column with \
     the time when a row arrived), or clock = \"end-of-input\" (all epochs close when the input ends)";
 
 pub(super) const TWO_CLOCKS: &str =
     "found arrival and clock: only one can advance the clock, remove the other";
 
-/// Why fields about late records don't fit a clock.
+/// Explains why fields about late records don't fit a clock.
 pub(super) const NEVER_LATE: &str = "with clock = \"end-of-input\", no record is late: remove this field";
 
 pub(super) static EPOCHS: SectionDefinition = SectionDefinition {

@@ -226,15 +226,15 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Why event times can't be the clock.
+/// Explains why event times can't be the clock.
 pub(in crate::pipeline) const PRIVATE_EVENT_TIME: &str = "an event time is part of the private record unless [privacy] has neighbours = \
     \"replace-one-in-place\", so it must not decide when epochs close: name an arrival column (arrival = \
     \"recorded_at\"), or use clock = \"end-of-input\", or choose those neighbours if event times are public";
 
-/// Why late records must not be moved where duplicates are found.
+/// Explains why late records must not be moved where duplicates are found.
 pub(in crate::pipeline) const LATE_DUPLICATES: &str = "a duplicate that arrives after its epoch has closed would count in a later one: add late = \"drop\" to [epochs]";
 
-/// Why a source has no `largest_jump`.
+/// Explains why a source has no `largest_jump`.
 pub(in crate::pipeline) const UNMOVED: &str = "no row advances a clock here: leave it out";
 
 const UNWEIGHTED: &str =

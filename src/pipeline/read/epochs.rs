@@ -108,7 +108,7 @@ fn no_time(text: &str) -> String {
     format!("found {text:?}, expected a date or an RFC 3339 time such as 2013-01-01T05:00:00Z")
 }
 
-/// Reads what advances the clock, and its column, if any; `None` if the section has neither field.
+/// Reads the source of the clock, and its column, if any; `None` if the section has neither field.
 pub(super) fn clock<'a>(
     section: &Section<'a>,
     claim: &mut dyn FnMut(&Field<'a, &'a str>),

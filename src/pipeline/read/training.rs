@@ -1,4 +1,4 @@
-//! Reads `[training]`, and checks what other sections must say for it.
+//! Reads `[training]`, and checks the settings that it requires in other sections.
 
 use std::path::Path;
 

@@ -60,7 +60,7 @@ fn group_rules(definition: &SectionDefinition) -> Vec<Value> {
             continue;
         }
         let with = groups.iter().filter(|group| group.fields.iter().any(|field| field.key == key));
-        // None if a group does not say which tables have it.
+        // `None` if a group does not say which tables have it.
         let tests: Option<Vec<Value>> = with.map(|group| test(&group.only)).collect();
         if let Some(tests) = tests {
             let has = json!({ "required": [key] });

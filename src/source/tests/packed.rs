@@ -14,7 +14,7 @@ fn a_run_over_packed_files_resumes_at_any_mark() {
     let plain = pipeline(&[("a.csv", &a), ("b.csv", &b)], rest);
     let drained = |pipeline: &Pipeline| {
         let (records, mut marks) = drain(&mut SourceReader::open(pipeline).unwrap()).unwrap();
-        // That of a packed file is about its packed bytes.
+        // The fingerprint of a packed file is that of its packed bytes.
         marks.iter_mut().for_each(|mark| mark.resume.fingerprint = None);
         (records, marks)
     };

@@ -26,7 +26,7 @@ enum NextFrame {
     Segment(u64),
     /// The next segment, possibly of the next session.
     Follows(SegmentReader),
-    /// Nothing.
+    /// No further frame.
     End,
 }
 
@@ -77,7 +77,7 @@ impl IngestReader {
         &self.segment.head.header
     }
 
-    /// Waits for what follows the last records read.
+    /// Waits for the frame after the last records read.
     fn next(&self) -> io::Result<NextFrame> {
         let name = self.segment.head.name();
         let mut shared = self.ingest.shared();

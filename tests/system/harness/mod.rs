@@ -24,8 +24,8 @@ pub(crate) use stream::{Assigned, Random, Stream, assigned, expected_sums, sums_
 /// Free memory above which the files of tests are kept in memory.
 const SPARE_MEMORY: u64 = 2 << 30;
 
-/// A temporary directory, in memory if there is enough: runs sync every commit, and no test can
-/// detect a sync that a power cut would need.
+/// A temporary directory, in memory if there is enough. Runs sync every commit, which is slow on a
+/// disk, and tests could not detect a missing sync, which matters only in a power cut.
 fn temporary_directory() -> TempDir {
     let memory = Path::new("/dev/shm");
     let is_spare = rustix::fs::statvfs(memory).is_ok_and(|room| room.f_bavail * room.f_frsize > SPARE_MEMORY);
@@ -198,7 +198,7 @@ pub(crate) fn await_until(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a pipe that nobody reads is full.
+/// Waits until a pipe is full that is not read.
 #[track_caller]
 pub(crate) fn await_full(pipe: impl AsFd) {
     let mut last = (0, Instant::now());

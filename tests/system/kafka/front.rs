@@ -1,5 +1,5 @@
-//! A server in front of the cluster, with what the cluster lacks: topics that get more partitions,
-//! encryption, and users with passwords. Clients see its own address alone.
+//! A server in front of the cluster, with features that the cluster lacks: topics that get more
+//! partitions, encryption, and users with passwords. Clients see only the address of this server.
 //!
 //! It passes one request and its answer at a time on each connection, as a server may.
 
@@ -49,7 +49,7 @@ impl Front {
         Front::begin(broker, shown, None, Box::new(|stream| Ok(Box::new(stream))))
     }
 
-    /// Admits users alone.
+    /// Starts a server that only admits these users.
     pub(super) fn of_users(broker: String, users: Users, accept: Accept) -> Self {
         Front::begin(broker, u32::MAX, Some(users), accept)
     }
@@ -88,7 +88,7 @@ impl FrontSettings {
             let request = message(&mut client)?;
             let [kind, version] = [0, 2].map(|at| u16::from_be_bytes([request[at], request[at + 1]]));
             let number = &request[4..8];
-            // Behind the name of the client, which is not compact here.
+            // After the name of the client, which is not compact here.
             let body = || &request[10 + usize::from(u16::from_be_bytes([request[8], request[9]]))..];
             let answer = match (kind, &mut login) {
                 (SASL_HANDSHAKE, Some(login)) => [number, &login.handshake(body())].concat(),
@@ -177,7 +177,7 @@ impl MetadataAnswer<'_> {
         self.pass(length);
     }
 
-    /// Copies what may follow the fields: nothing here.
+    /// Copies the tags after the fields: there are none here.
     fn tags(&mut self) {
         assert_eq!(self.length(), 0);
     }

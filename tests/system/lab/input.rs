@@ -156,7 +156,7 @@ fn participations_that_cannot_be_are_refused() {
         refused(&lab, &format!("optimize --method {method} {purpose}"), parts);
     };
     optimize("coa", "2x5", &["coa is for single participation", "--method multi-epoch"]);
-    // The optimum for equal distances has a larger sensitivity under others.
+    // The optimum for equal distances has a larger sensitivity under other distances.
     optimize("multi-epoch", "4x3+", &["exactly 3 steps apart", "--participation 4x3"]);
 }
 

@@ -79,7 +79,7 @@ fn logged_in(login: &str) -> String {
     }
 }
 
-/// The check of the first rows ends where the table does for now.
+/// The check of the first rows ends at the current end of the table.
 #[test]
 fn a_live_table_is_published_while_it_grows() {
     let Some(programs) = installed() else { return };

@@ -1,11 +1,11 @@
-//! One run of the program, with restarts: twenty thousand canaries, each in one of two worlds by a
+//! One run of the program, with restarts: twenty thousand canaries, each in one of two streams by a
 //! coin toss.
 //!
 //! Every key has one record in the first epoch, at the upper or the lower bound of the column, and
 //! one in the middle in every later epoch. The source grows by one epoch at a time, and the program
 //! is restarted for each. So the encoder's state goes through the log, and another process draws
 //! the noise every time. The projection of a key's releases on the effect of its record is N(±μ/2,
-//! 1): the difference of the two worlds' means has standard error 2/√keys, and a twentieth less
+//! 1): the difference of the means of both streams has standard error 2/√keys, and a twentieth less
 //! noise would exceed the claim by more than ten of these.
 
 use std::fmt::Write;

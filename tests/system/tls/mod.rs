@@ -1,6 +1,6 @@
 //! Tests encrypted connections to real servers and from real clients: right and wrong
-//! certificates, passwords and keys, cut links, silent clients, renewed files. Nothing counts
-//! twice, every refusal says what to change, and no secret appears in anything that is written.
+//! certificates, passwords and keys, cut links, silent clients, renewed files. No record counts
+//! twice, every refusal explains the remedy, and no secret appears in any output.
 
 mod brokers;
 mod logins;

@@ -68,7 +68,7 @@ fn wrong_certificates_of_a_store_are_reported() {
     fails(&endpoint, "", &untrusted);
     fails(&endpoint, "tls_roots = 'missing.pem'\n", &["missing.pem", "tls_roots", "can't be read"]);
     fails(&endpoint, "tls_roots = 'secret'\n", &["tls_roots", "certificate"]);
-    // Each end without the encryption of the other: the store is asked again and again.
+    // Only one end uses encryption: the run keeps trying.
     let plain = ObjectServer::start().unwrap();
     for endpoint in [format!("http://127.0.0.1:{}", server.port), format!("https://127.0.0.1:{}", plain.port)]
     {

@@ -44,7 +44,7 @@ fn https_serves_metrics_events_and_the_page_while_others_are_silent() {
         serving(&lab, &["run", &pipeline, "--state", &state, "--metrics", "127.0.0.1:0"], 2);
     let client = authority.client(&lab, None);
     let metrics = &addresses[0];
-    // Connections that say nothing, or stop in their handshake.
+    // Connections that send no data, or stop in their handshake.
     let silent: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(metrics).unwrap()).collect();
     (&silent[0]).write_all(b"\x16\x03\x01").unwrap();
     let begun = Instant::now();

@@ -1,10 +1,10 @@
-//! `tail --web`: the page gets exactly what `tail --json` prints; other sites get nothing; a
-//! stalled client delays nobody; and a real browser shows the page.
+//! `tail --web`: the page gets exactly what `tail --json` prints, other sites get no data, a
+//! stalled client delays no other one, and a real browser shows the page.
 //!
 //! - `browser`: a headless Chromium, if installed.
-//! - `pages`: what the browser shows.
+//! - `pages`: the page in the browser.
 //! - `readings`: the numbers of charts.
-//! - `shown`: what the page says beside its numbers.
+//! - `shown`: the texts of the page beside its numbers.
 
 mod browser;
 mod pages;
@@ -262,7 +262,7 @@ fn requests_for_other_paths_and_hosts_are_refused() {
         let line = ask(request);
         assert!(line.contains(status), "{line}, not {status}");
     }
-    // A proxy passes on the name that its operator has listed, and no other.
+    // Behind a proxy, only the names given by `--served-as` are accepted.
     let named = Site::of(&state, &["--served-as", "Stats.example.org"]);
     for (host, status) in [("stats.example.org:443", "200"), ("example.org", "421")] {
         let request = format!("GET /newest HTTP/1.1\r\nHost: {host}\r\n\r\n");
@@ -305,8 +305,8 @@ simulation.seed = 1
     (lab.write("plain.toml", text), csv)
 }
 
-/// Clients that read nothing of more bytes than a connection buffers, while a run publishes, and
-/// one that follows.
+/// While a run publishes more bytes than a connection buffers, some clients read none of them, and
+/// one client follows.
 #[test]
 #[ignore = "slow"]
 fn a_stalled_reader_delays_neither_the_run_nor_other_readers() {

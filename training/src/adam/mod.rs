@@ -55,8 +55,8 @@
 //! contribution `clip(s_t∘g)` is a vector of norm at most ζ like any other. So, conditionally on
 //! the past, step t has the same sensitivity as without scaling, and the induction of
 //! [`release`](hushflow_mechanism::release) holds. Dividing by s_t is post-processing. The public
-//! factor ū is ours. With it the noise of all coordinates together, `Σ_j (1/s_j)²` times that of
-//! one, is at most the unscaled noise, because `Σ_j (u_j + ρū)² ≤ d ū²(1 + ρ)²` by Cauchy-Schwarz.
+//! factor ū is our addition. With it the noise of all coordinates together, `Σ_j (1/s_j)²` times
+//! that of one, is at most the unscaled noise: `Σ_j (u_j + ρū)² ≤ d ū²(1 + ρ)²` by Cauchy-Schwarz.
 //! So noise cannot amplify itself through v, and one clip norm suits scaled and unscaled gradients.
 //!
 //! # Memory

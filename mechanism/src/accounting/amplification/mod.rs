@@ -102,7 +102,7 @@ pub enum RandomParticipation {
     },
 }
 
-/// Why there is no amplified guarantee.
+/// Reasons why there is no amplified guarantee.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum AmplificationError {

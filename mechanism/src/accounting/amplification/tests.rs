@@ -32,7 +32,7 @@ fn poisson_sampling_agrees_with_other_accountants() {
     }
 }
 
-/// The part that one record has in a release by a banded C, in units of the longest column. The
+/// The contribution of one record to a release by a banded C, in units of the longest column. The
 /// record's values are vectors in the plane.
 struct ReleaseScenario {
     participation: RandomParticipation,

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! and by (Q, P) the other way round. *Proof.* Let u_i be the contribution to bin i, given the
-//! releases y_1 … y_(i−1). Without the record, y_i less what others contribute is standard normal,
+//! releases y_1 … y_(i−1). Without the record, y_i less the other contributions is standard normal,
 //! given the past. The ratio of the densities with and without the record is `L = (1/b) Σ_i W_i`
 //! with `W_i = exp(⟨u_i, y_i⟩ − ‖u_i‖²/2)`, and the hockey-stick divergences of both directions are
 //! E_Q f(L) with the convex `f(L) = (L − e^ε)₊` and `f(L) = (1 − e^ε L)₊`. Given the past, W_i is
@@ -216,7 +216,7 @@ impl GridLaw {
         ((self.first + index as i64) as f64 * self.step).exp()
     }
 
-    /// Spreads the little that is at both ends, and refines the grid if it has become short.
+    /// Spreads the small masses at both ends, and refines the grid if it has become short.
     fn without_ends(mut self) -> Self {
         let (mut low, mut below) = (0, 0.0);
         while low + 1 < self.masses.len() && below + self.masses[low] <= OFF_GRID {

@@ -8,7 +8,7 @@
 //!
 //! # Adaptive composition
 //! **Theorem** (Zhu, Dong & Wang 2022, Theorem 10). Let (P_i, Q_i) be fixed beforehand. Suppose
-//! that whatever was released before, mechanism i is dominated by (P_i, Q_i). Then the composition
+//! that mechanism i is dominated by (P_i, Q_i) for any earlier releases. Then the composition
 //! is dominated by the product of the pairs. The *mechanisms* may be chosen adaptively, but not
 //! the *pairs*: no filter is known for pairs that depend on releases. Interactive mechanisms may
 //! be interleaved (Vadhan & Zhang 2023, for trade-off functions, which are equivalent to δ(·)).
@@ -165,7 +165,7 @@ impl Composition {
         [self.parts.clone()].into_iter().chain(other)
     }
 
-    /// Returns what discrete noise adds to δ, rounded up.
+    /// Returns the increase of δ by discrete noise, rounded up.
     fn discreteness(&self, epsilon: f64) -> f64 {
         if self.total_variation == 0.0 {
             return 0.0;
@@ -181,7 +181,7 @@ impl Composition {
         let resolution = Resolution::of(parts, Target::LogDelta(delta.ln()));
         let above = resolution.sum(parts, Rounding::Pessimistic);
         let enough = |epsilon: f64| above.delta_above(epsilon) + self.discreteness(epsilon) <= delta;
-        // δ rises again where discreteness decides: nothing beyond that is searched.
+        // δ rises again where discreteness decides, so the search ends there.
         let rising = |epsilon: f64| self.discreteness(epsilon) > delta / 2.0;
         let high = least(0.0, pair::MAX_LOSS * 1e6, |epsilon| enough(epsilon) || rising(epsilon));
         if !enough(high) {

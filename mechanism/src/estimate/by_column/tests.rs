@@ -139,10 +139,10 @@ fn intervals_and_noise_hold_under_noise() {
     }
 }
 
-/// A pair of three deviations of the noise of its count has an estimate in a sixth of the releases.
+/// A pair whose count is three deviations of its noise has an estimate in a sixth of the releases.
 /// The share of its intervals that contain the truth is at least 95 % less five standard errors,
-/// which a correct interval misses at a rate below 10⁻⁶. Intervals that take the effect of the
-/// count from the estimate hold 91 %.
+/// which a correct interval misses at a rate below 10⁻⁶. Intervals that compute the effect of the
+/// count's noise from the estimate contain the truth in 91 % only.
 #[test]
 fn covariances_hold_where_pairs_are_few() {
     const RELEASES: usize = 20_000;
@@ -168,10 +168,10 @@ fn covariances_hold_where_pairs_are_few() {
     assert!(held / shown >= 0.95 - 5.0 * (0.95 * 0.05 / shown).sqrt(), "{held} of {shown}");
 }
 
-/// Two columns whose counts noise moves across the thresholds of their words, in opposite
-/// directions. Among the lines of each combination of words, all intervals hold the truth at least
-/// as often as 95 % less 1 % for terms of second order and 5.2 standard errors, which a correct
-/// interval misses at a rate below 10⁻⁶ for each comparison.
+/// Two columns whose counts noise moves across the thresholds of their qualities, in opposite
+/// directions. Among the lines of each combination of qualities, all intervals contain the truth at
+/// least as often as 95 % less 1 % for terms of second order and 5.2 standard errors, which a
+/// correct interval misses at a rate below 10⁻⁶ for each comparison.
 #[test]
 fn intervals_hold_given_the_words_of_all_columns() {
     const RELEASES: usize = 3_000;
@@ -400,7 +400,7 @@ fn quotients_beyond_one_have_intervals_that_say_something() {
         }
         held[0] += u32::from(at_random.contains(truth) && any.contains(truth));
     }
-    // Beyond 1 by more than 1.96 deviations of the noise: one in forty, and five deviations more.
+    // `BeyondOne` needs 1.96 deviations of noise: one release in forty, and five deviations more.
     assert!(beyond > RELEASES / 10 && held[1] < RELEASES / 40 + 43, "{held:?} of {beyond}");
     let least = 0.95 - 5.0 * (0.95 * 0.05 / f64::from(RELEASES)).sqrt() - 0.01;
     assert!(f64::from(held[0]) / f64::from(RELEASES) >= least, "{held:?}");

@@ -312,8 +312,8 @@ fn plain_intervals_miss_among_lines_that_noise_selects() {
     assert!(conditional / all > 0.945 - 5.2 * (0.945f64 * 0.055 / all).sqrt(), "{conditional} of {all}");
 }
 
-/// A count just below the threshold of its quality says little of the mean: the interval has both
-/// the estimate and the smaller means of a larger count.
+/// A count just below the threshold of its quality says little about the mean: the interval
+/// contains both the estimate and the smaller means of a larger count.
 #[test]
 fn a_count_near_the_end_of_its_range_has_a_wide_interval() {
     let noise = noise(3.245, 3.75, 6.0);
@@ -334,7 +334,7 @@ fn a_count_near_the_end_of_its_range_has_a_wide_interval() {
     }
 }
 
-/// No interval leaves the bounds of the columns, and none is a point.
+/// Every interval is within the bounds of the columns, and longer than a point.
 #[test]
 fn intervals_stay_within_bounds() {
     for noise in [noise(5.0, 30.0, 40.0), noise(0.0, 300.0, 400.0)] {

@@ -9,7 +9,7 @@ use rand::SeedableRng;
 
 const COUNT: f64 = 1000.0;
 
-/// A law, in centred and scaled coordinates.
+/// A distribution, in centred and scaled coordinates.
 struct Law {
     mean: Vec<f64>,
     covariance: DMatrix<f64>,
@@ -52,7 +52,8 @@ impl Law {
     }
 }
 
-/// How often intervals of one component held, and how often it had a direction that held.
+/// Shares for one component: intervals that contain the truth, releases that show a direction, and
+/// shown directions whose angle contains the true one. Also the mean errors of the eigenvalue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     eigenvalues: f64,
@@ -63,7 +64,7 @@ struct Held {
     squares: f64,
 }
 
-/// Over `trials` releases.
+/// Returns the counts of each component over `trials` releases.
 fn held(law: &Law, levels: MomentNoise, of: PrincipalOf, trials: usize, seed: u64) -> Vec<Held> {
     let (truth, exact) = (law.truth(of), law.exact());
     let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -93,7 +94,7 @@ fn add(held: &mut [Held], found: &PrincipalComponents, truth: &PrincipalComponen
         (held.error, held.noise, held.squares) =
             (held.error + error, held.noise + found.noise, held.squares + error * error);
         if let Some(direction) = &found.direction {
-            // One of equal eigenvalues has no direction: then any is wrong.
+            // An eigenvector of equal eigenvalues is undefined, so any direction shown is wrong.
             let within = |truth: &Direction| {
                 direction.vector.dot(&truth.vector).abs().min(1.0).acos() <= direction.angle
             };
@@ -142,9 +143,9 @@ fn check_share(share: f64, (least, most): (f64, f64), trials: f64) {
     assert!(share >= least - reach(least) && share <= most + reach(most), "{share} of {trials}");
 }
 
-/// Over 4,000 releases intervals of clear eigenvalues and their angles hold at 94 % to 96 %,
-/// estimates are unbiased, and their noise is as stated, within six standard errors and 5 % for
-/// what is of second order.
+/// Over 4,000 releases, intervals of clear eigenvalues and their angles contain the truth in 94 %
+/// to 96 %. Estimates are unbiased and their noise is as stated, within six standard errors and
+/// 5 % for second-order terms.
 #[test]
 fn clear_components_hold_at_their_level() {
     let trials = 4_000;
@@ -173,9 +174,10 @@ fn clear_components_hold_at_their_level() {
     }
 }
 
-/// Close, equal and many small eigenvalues: intervals hold at 94 % or more. Directions are rarely
-/// shown where they mix. If at least a quarter of the releases show one, its angle holds in 92 % of
-/// them or more, and over all releases a wrong angle is shown in at most 6 %.
+/// Close, equal and many small eigenvalues: intervals contain the truth in 94 % or more.
+/// Directions are rarely shown where they mix. If at least a quarter of the releases show a
+/// direction, its angle is right in 92 % of them or more. Over all releases, at most 6 % show a
+/// wrong angle.
 #[test]
 fn close_components_are_not_told_apart_by_chance() {
     let trials = 2_000;
@@ -207,7 +209,7 @@ fn close_components_are_not_told_apart_by_chance() {
 }
 
 /// For the population, over 2,000 Gaussian samples of 400 records released with noise, intervals
-/// and angles hold at 93 % to 97 %.
+/// and angles contain the truth in 93 % to 97 %.
 #[test]
 fn components_of_the_population_hold() {
     let (trials, count) = (2_000, 400);

@@ -53,8 +53,8 @@ pub(super) fn quantise_rows(clipper: &Clipper, rows: &mut Vec<f64>, start: usize
 }
 
 /// Quantises rows, [`TOGETHER`] at a time, until one of them needs further steps: it is all zeros,
-/// of extreme size, or not finite. Returns the number of rows. Takes none of more than nine
-/// columns: there is little to gain.
+/// of extreme size, or not finite. Returns the number of rows. Takes no rows of more than nine
+/// columns, because the gain would be small.
 struct Quantise<'a> {
     clipper: &'a Clipper,
     rows: &'a mut [f64],
@@ -86,7 +86,7 @@ impl Quantise<'_> {
         else {
             return 0;
         };
-        // Values of their own, which no write to a row can change.
+        // Copies, so that the compiler sees that no write to a row changes them.
         let (centres, scales, limit, clip_norm): ([f64; D], [f64; D], f64, f64) =
             (*centres, *scales, clipper.limit, clipper.clip_norm);
         let inner = INNER * clip_norm * clip_norm;

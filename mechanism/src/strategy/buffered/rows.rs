@@ -294,7 +294,7 @@ fn all_steps(coefficients: &BufferCoefficients, steps: u64) -> Vec<BufferStep> {
 }
 
 /// The entries, from the diagonal down, of the column of the first of these steps. `sign` is that
-/// of the delay line: −1, or 1 for a bound of what rounding changes.
+/// of the delay line: −1, or 1 for a bound of the changes by rounding.
 fn column(steps: &[BufferStep], delays: usize, sign: f64) -> impl Iterator<Item = f64> {
     let first = steps.first().map(BufferStep::real);
     let mut parts = first.map_or([0.0; ROOM], |step| step.inputs);

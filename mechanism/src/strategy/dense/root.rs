@@ -39,8 +39,8 @@ fn matrix_square_root(
     Dense::new(name.clone(), &root)
 }
 
-/// Checks the horizon against its limit and the workload's rows. Returns the refusal of the
-/// workload for another reason.
+/// Checks the horizon against its limit and the workload's rows. Returns the error that refuses the
+/// workload, as a function of another reason.
 pub(super) fn refusal(
     name: &StrategyName,
     workload: &Workload,

@@ -1,8 +1,8 @@
 //! The banded inverse square root: `C⁻¹` is a Toeplitz matrix with b bands, and C runs as a
-//! recursion over its last b − 1 outputs (Kalinin and others, "Back to square roots", arXiv
+//! recursion over its last b − 1 outputs (Kalinin et al., "Back to square roots", arXiv
 //! 2505.12128).
 //!
-//! `banded-inverse-optimal:b`, with fitted coefficients, runs alike.
+//! `banded-inverse-optimal:b`, with fitted coefficients, runs in the same way.
 //!
 //! *Strategy.* `C[t,i] = c_(t−i) s_i`, where c is the exact inverse of the series d of b integers
 //! in units of 2^-40 with `d_0 = 1`. The scales s are integers in the same units: one for all

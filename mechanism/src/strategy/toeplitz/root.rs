@@ -7,8 +7,9 @@
 //! | momentum | `((1 − x)(1 − βx))^(−1/2)` |
 //! | window of length k | `k^(−1/2) ((1 − x^k)/(1 − x))^(1/2)` |
 //!
-//! Averages and Adam's have the root of their Toeplitz part. Coefficients come from binomial
-//! products and short recurrences, which keep digits that the square root of a series would lose.
+//! Averages and the workloads of Adam have the root of their Toeplitz part. Coefficients come from
+//! binomial products and short recurrences, which keep digits that the square root of a series
+//! would lose.
 
 use crate::{
     series,

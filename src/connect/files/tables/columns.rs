@@ -1,4 +1,4 @@
-//! Records as columns, as Parquet and Arrow have them.
+//! Records as columns, in the form of Parquet and Arrow.
 
 use std::collections::HashMap;
 
@@ -101,7 +101,7 @@ impl TableColumns {
         &self.columns
     }
 
-    /// Whether the noise protects anyone.
+    /// Whether the releases are differentially private.
     pub(super) fn is_private(&self) -> bool {
         self.is_private
     }

@@ -58,7 +58,7 @@ pub(in crate::connect) trait TableFolder: Send {
 const METADATA: &str = "hushflow";
 
 impl TableFormat {
-    /// Why this build can't write it.
+    /// Returns the reason why this build can't write it, if it can't.
     pub(in crate::connect) fn missing(self) -> Option<&'static str> {
         match self {
             TableFormat::Parquet if !cfg!(feature = "parquet") => {
@@ -114,8 +114,8 @@ pub(in crate::connect) struct RangeWriter {
     columns: TableColumns,
     /// The last epoch in `columns`, until the file holds it.
     unwritten: Option<EpochStamp>,
-    /// The last epoch in the file of the range. Until `columns` have reached it, they may be of
-    /// another history, and must not replace it.
+    /// The last epoch in the file of the range. Until `columns` have reached it, they may come from
+    /// another log, and must not replace the file.
     held: u64,
 }
 
@@ -187,8 +187,8 @@ impl RangeWriter {
         Ok(OutletContent { whole, last: Some(last) })
     }
 
-    /// Writes the file of the range, as far as it is filled. Without rows there is none: its
-    /// columns would be unknown.
+    /// Writes the file of the range, as far as it is filled. A range without rows has no file,
+    /// because its columns would be unknown.
     fn write(&mut self) -> Result<(), RequestError> {
         let is_new = |stamp: &&EpochStamp| stamp.epoch >= self.held && !self.columns.is_empty();
         let Some(stamp) = self.unwritten.as_ref().filter(is_new) else {
@@ -322,7 +322,7 @@ mod tests {
             writer.settle().unwrap();
             assert_eq!(names(&directory), [name(1, 3)]);
             drop(writer);
-            // The range keeps its name, whatever the length of ranges is now.
+            // The range keeps its name if the configured length of ranges changes.
             let mut writer = RangeWriter::new(RangeDirectory { epochs: 5, ..sink.clone() });
             assert_eq!(writer.begin().unwrap(), OutletContent { whole: 0, last: Some(stamp(2)) });
             let first = fs::read(directory.join(name(1, 3))).unwrap();

@@ -1,5 +1,5 @@
-//! Tables as Parquet files, by the column writer that reads need too: its writer of Arrow arrays
-//! would build all of Arrow.
+//! Tables as Parquet files. The column writer writes them, because reading Parquet needs it anyway:
+//! the writer of Arrow arrays would add all of Arrow to the build.
 
 use std::sync::Arc;
 

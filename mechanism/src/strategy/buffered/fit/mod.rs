@@ -101,7 +101,7 @@ impl From<BufferedFit> for OptimisedStrategy {
     }
 }
 
-/// Why there is no fit.
+/// Reasons why there is no fit.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FitError {

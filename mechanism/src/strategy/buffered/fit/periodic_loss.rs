@@ -1,13 +1,13 @@
 //! The loss of buffers for records that take part several times, and its gradient.
 //!
-//! All members of a class take part at the same phase. With a matrix K of the inner products of the
-//! columns of T, and V between the steps of a class, `X = Vᵀ K V` are those of the columns of C
-//! before gains. Entry i of a column of V is `−α Π β`, so products
-//! with V are sums `H_j = K_(j+1) + β_(j+1) H_(j+1)`: a class of m steps costs O(m² b). The squared
-//! sensitivity of a pattern is `Σ g_i g_l |X_il|`. Gains are divided by the root of the largest one
-//! of the class, so all classes have sensitivity 1; or by that of all classes, where gaps may be
-//! longer and a pattern is not within a class. Two maxima are smoothed: `|x|` to `√(x² + ε²)`, and
-//! the largest pattern to a norm.
+//! All members of a class take part at the same phase. With a matrix K of the inner products of
+//! the columns of T, and V between the steps of a class, `X = Vᵀ K V` are those of the columns of
+//! C before gains. Entry i of a column of V is `−α Π β`, so products with V are sums
+//! `H_j = K_(j+1) + β_(j+1) H_(j+1)`: a class of m steps costs O(m² b). The squared sensitivity of
+//! a pattern is `Σ g_i g_l |X_il|`. Gains are divided by the root of the largest one of the class,
+//! so all classes have sensitivity 1. Where gaps may be longer, a pattern may span several
+//! classes, and gains are divided by the root of the largest one of all. Two maxima are smoothed:
+//! `|x|` to `√(x² + ε²)`, and the largest pattern to a norm.
 //!
 //! `periodic_errors` computes the sum of squared errors. For the gradient, all recursions run in
 //! reverse.
@@ -116,7 +116,7 @@ struct PeriodicPass<'a, const B: usize> {
     by_logarithm: Vec<[f64; B]>,
 }
 
-/// X of a class, and what its gradient needs.
+/// X of a class, and the quantities that its gradient needs.
 struct ClassOverlaps<const B: usize> {
     members: Vec<usize>,
     /// The buffers of the column of each member before each later one.
@@ -361,7 +361,7 @@ impl<'a, const B: usize> PeriodicPass<'a, B> {
                 let PeriodicPoint { line_weight, line_decay, .. } = self.points[members[i]];
                 let (mut by_weight, mut by_decay) = (0.0, 0.0);
                 for (j, by_sum) in by_sums.iter_mut().enumerate() {
-                    // `by_sum` is the slope by the sum of the member before.
+                    // `by_sum` is the derivative with respect to the sum of the previous member.
                     by_decay += *by_sum * sums[at(i, j, rows)];
                     let direct = by[at(i, j, rows)];
                     by_weight -= direct * sums[at(i, j, rows)];

@@ -1,9 +1,9 @@
 //! Power laws for the running average.
 //!
-//! The running average and its best strategies are alike at every time scale, so their entries have
-//! the form `i^a t^(−b)` instead of θ^(t−i). The error of the running average has a finite sum over
-//! all steps, most of it from the first few dozen. So a fit to the first [`FITTED_STEPS`] serves
-//! every longer stream.
+//! The running average and its best strategies look the same at every time scale, so their entries
+//! have the form `i^a t^(−b)` instead of θ^(t−i). The error of the running average has a finite sum
+//! over all steps, most of it from the first few dozen. So a fit to the first [`FITTED_STEPS`]
+//! serves every longer stream.
 
 use super::{
     BufferedFit, FitError, TOLERANCE, check_buffers,
