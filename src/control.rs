@@ -137,7 +137,7 @@ impl Control {
     }
 
     /// Whether to give up waiting for a server, which began at `since`.
-    pub(crate) fn gives_up(&self, since: Instant) -> bool {
+    pub(crate) fn is_past_server_timeout(&self, since: Instant) -> bool {
         self.server_timeout.is_some_and(|timeout| since.elapsed() >= timeout)
     }
 
@@ -246,12 +246,13 @@ impl Backoff {
 
     /// Returns whether a problem is worth a notice: it has not been reported since the last
     /// success. A server that can be reached again may report another problem.
-    pub(crate) fn is_news(&mut self, problem: &str) -> bool {
-        let is_news = self.reported.len() < PROBLEMS && !self.reported.iter().any(|known| known == problem);
-        if is_news {
+    pub(crate) fn is_first_report(&mut self, problem: &str) -> bool {
+        let is_first_report =
+            self.reported.len() < PROBLEMS && !self.reported.iter().any(|known| known == problem);
+        if is_first_report {
             self.reported.push(problem.into());
         }
-        is_news
+        is_first_report
     }
 
     pub(crate) fn pause(&self) -> Duration {
@@ -305,13 +306,13 @@ mod tests {
     }
 
     #[test]
-    fn each_problem_is_news_once_until_a_success() {
+    fn each_problem_is_reported_once_until_a_success() {
         let mut backoff = Backoff::default();
-        let mut told = |problem: &str| backoff.is_news(problem);
+        let mut told = |problem: &str| backoff.is_first_report(problem);
         assert!(told("away") && !told("away") && told("no certificate") && !told("away"));
         let more = (0..100).filter(|number| told(&number.to_string())).count();
         assert_eq!(more, PROBLEMS - 2);
         backoff.reset();
-        assert!(backoff.is_news("away"));
+        assert!(backoff.is_first_report("away"));
     }
 }

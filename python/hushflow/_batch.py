@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 UNLISTED = 2**32 - 1
 """Number of a key that is not listed: its rows are left out."""
 
-NOTHING = "nothing of the batch was counted"
+NOTHING = "no record of the batch was counted"
 
 
 def refuse(problem: str) -> BatchError:

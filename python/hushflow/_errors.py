@@ -18,7 +18,7 @@ class StrategyError(ParameterError):
 
 
 class BatchError(ParameterError):
-    """A batch of records is malformed. Nothing of it was counted."""
+    """A batch of records is malformed. No record of it was counted."""
 
 
 class Problem(NamedTuple):

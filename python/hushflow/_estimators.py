@@ -126,7 +126,7 @@ def robust_mean(
     for the methods `tukey` and `resilience`. A row with a missing value counts in the
     middle, or with missing = "reject" is an error. `ledger` and `data_set` name the ledger that is
     charged before the answer is returned; by default it is that of HUSHFLOW_LEDGER or the user's
-    configuration, if there is one. With `seed` the answer is a simulation and protects nobody.
+    configuration, if there is one. With `seed` the answer is a simulation without privacy protection.
 
     Raises ParameterError, BatchError for the table, and LedgerError.
     """

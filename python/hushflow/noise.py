@@ -86,7 +86,7 @@ class CorrelatedNoise(Owned):
 
     @property
     def private(self) -> bool:
-        """False if the noise is drawn from a seed: such noise protects nobody."""
+        """False if the noise is drawn from a seed: such noise gives no privacy protection."""
         return self._stream.private
 
     @property
@@ -133,7 +133,7 @@ def correlated(
     `participation` are for a strategy given by name.
 
     z is an exact discrete Gaussian. Adding it to sums of floats gives no exact guarantee;
-    `hushflow.torch.PrivateAdam` gives one, because it adds integers. Seeded noise protects nobody.
+    `hushflow.torch.PrivateAdam` gives one, because it adds integers. Seeded noise gives no privacy protection.
 
     Raises ParameterError or StrategyError.
     """

@@ -155,7 +155,7 @@ class PrivateAdam(Owned):
 
     @property
     def private(self) -> bool:
-        """False if the noise is drawn from a seed: such a run protects nobody."""
+        """False if the noise is drawn from a seed: such a run gives no privacy protection."""
         return self._seed is None
 
     def spent(self) -> float:

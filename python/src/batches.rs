@@ -305,24 +305,26 @@ impl BatchRules {
 }
 
 /// Number of rows that are transposed together: few enough that they fit the nearest cache.
-const TURNED: usize = 64;
+const TRANSPOSED_ROWS: usize = 64;
 
 /// Returns the values of some rows, row by row.
 fn gather(columns: &[ArrayView1<'_, f64>], rows: Range<usize>, pool: &ChunkPool) -> Chunk {
     let width = columns.len();
     let mut values = pool.take(rows.len() * width);
     let mut is_complete = true;
-    for (turned, start) in values.chunks_mut(TURNED * width.max(1)).zip(rows.step_by(TURNED)) {
-        let run = start..start + turned.len() / width;
+    for (transposed, start) in
+        values.chunks_mut(TRANSPOSED_ROWS * width.max(1)).zip(rows.step_by(TRANSPOSED_ROWS))
+    {
+        let run = start..start + transposed.len() / width;
         for (index, column) in columns.iter().enumerate() {
             let part = column.slice_axis(Axis(0), Slice::from(run.clone()));
-            let slots = turned[index..].iter_mut().step_by(width);
+            let slots = transposed[index..].iter_mut().step_by(width);
             match part.as_slice() {
                 Some(part) => slots.zip(part).for_each(|(slot, &value)| *slot = value),
                 None => slots.zip(part.iter()).for_each(|(slot, &value)| *slot = value),
             }
         }
-        is_complete &= turned.iter().fold(true, |all, value| all & value.is_finite());
+        is_complete &= transposed.iter().fold(true, |all, value| all & value.is_finite());
     }
     Chunk { values, is_complete }
 }
@@ -338,5 +340,5 @@ fn push(records: &mut Records, key: u32, epoch: u64, values: &[f64], entity: Opt
 }
 
 fn refused(problem: &str) -> Failure {
-    Failure::new("BatchError", format!("{problem}; nothing of the batch was counted"))
+    Failure::new("BatchError", format!("{problem}; no record of the batch was counted"))
 }

@@ -164,7 +164,7 @@ def test_malformed_batches_count_nothing(tmp_path: Path) -> None:
             attacked.partial_fit(batch)
         except hf.BatchError as error:
             refused += 1
-            assert "nothing of the batch was counted" in str(error)
+            assert "no record of the batch was counted" in str(error)
             assert "person" not in str(error)
         else:
             pytest.fail(f"{kind}: {batch!r} was counted")
@@ -229,7 +229,7 @@ def test_columns_of_one_name_are_refused(tmp_path: Path, kind: str, twice: str) 
     frame = pandas.DataFrame(good())
     tables = {"pandas": pandas.concat([frame, frame[[twice]]], axis=1), "pyarrow": table, "stream": table.to_reader()}
     with hf.ContinualMoments(**PARAMETERS, state=tmp_path / "state") as stream:
-        with pytest.raises(hf.BatchError, match=f"there are several columns '{twice}'; nothing of the batch was counted"):
+        with pytest.raises(hf.BatchError, match=f"there are several columns '{twice}'; no record of the batch was counted"):
             stream.partial_fit(tables[kind])
 
 

@@ -158,7 +158,9 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     }
     let wrong = |error| CliError::from(error).in_pipeline(&arguments.pipeline);
     if !pipeline.noise.is_private() {
-        warn("[simulation] is set: the noise is drawn from a seed, so what is published protects nobody");
+        warn(
+            "[simulation] is set: the noise is drawn from a seed, so what is published has no privacy protection",
+        );
     }
     if let Some(warning) = large_delta(pipeline.privacy.delta, None) {
         warn(&warning);
@@ -285,7 +287,7 @@ fn finish(output: SinkThread, options: &RunOptions) -> Result<(), SinkError> {
     match output.finish_while_taken(|| options.control.is_stopped(), READERS) {
         Some(outcome) => outcome,
         None => {
-            warn("nobody reads standard output, so the last releases were not printed; the log has them");
+            warn("standard output is closed, so the last releases were not printed; the log has them");
             Ok(())
         }
     }

@@ -90,7 +90,9 @@ pub(crate) fn execute(arguments: &TrainArguments) -> Result<(), CliError> {
         print_uncounted_note("[ledger] directory");
     }
     if !pipeline.noise.is_private() {
-        warn("[simulation] is set: the noise is drawn from a seed, so what is published protects nobody");
+        warn(
+            "[simulation] is set: the noise is drawn from a seed, so what is published has no privacy protection",
+        );
     }
     if let Some(warning) = large_delta(pipeline.privacy.delta, None) {
         warn(&warning);

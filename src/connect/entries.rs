@@ -196,10 +196,10 @@ impl<S: ServerStream> StreamRows<S> {
             self.control.note_attempt(&self.stream.name(), Some(&format!("can't be reached: {error}")));
         }
         self.backoff.failed();
-        if !self.control.is_stopped() && self.backoff.is_news(&error.to_string()) {
+        if !self.control.is_stopped() && self.backoff.is_first_report(&error.to_string()) {
             self.control.notice(&format!("{}: {error}; trying again", self.stream.name()));
         }
-        if self.control.gives_up(self.waits_since) {
+        if self.control.is_past_server_timeout(self.waits_since) {
             return false;
         }
         self.control.sleep(self.backoff.pause());
@@ -209,7 +209,7 @@ impl<S: ServerStream> StreamRows<S> {
 
     /// Whether to keep waiting for entries that the server holds back.
     fn waits_on(&self, entries: &dyn Entries) -> bool {
-        if !self.control.gives_up(self.waits_since) {
+        if !self.control.is_past_server_timeout(self.waits_since) {
             return true;
         }
         let obstacle = entries.obstacle().unwrap_or_else(|| "the server holds rows back".into());

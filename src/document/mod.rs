@@ -321,7 +321,7 @@ impl<'a> Section<'a> {
                 }
                 _ if !is_read => continue,
                 (_, Some(kinds)) => format!("this field is for {kinds}: leave it out"),
-                (_, None) => "this field has no effect beside the others: leave it out".into(),
+                (_, None) => "this field has no effect together with the other fields: leave it out".into(),
             };
             self.document.report(key.span(), &self.dotted(field), message);
         }

@@ -21,7 +21,7 @@ use super::{BYTE_ORDER_MARK, ByteStream, FormatError, RetryingReader, io_error};
 const ZSTD_WINDOW: u64 = 128 << 20;
 
 /// Advice for a damaged file.
-const ANEW: &str = "get the file again";
+const REMEDY: &str = "get the file again";
 
 /// Compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,10 +193,10 @@ impl UnpackedStream {
             unpacked: self.unpacked,
             problem: match error.kind() {
                 _ if is_cut(error) => {
-                    format!("it ends too early, so it is cut or still being written; {ANEW}")
+                    format!("it ends too early, so it is cut or still being written; {REMEDY}")
                 }
                 ErrorKind::Unsupported => error.to_string(),
-                _ => format!("{error}; {ANEW}"),
+                _ => format!("{error}; {REMEDY}"),
             },
         }
     }

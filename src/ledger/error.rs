@@ -84,7 +84,7 @@ pub enum LedgerRefusal {
     Exceeded(Box<BudgetExceeded>),
     /// The pipeline is already charged, but the entries exceed a budget that was set later.
     #[error(
-        "the budget of this data set is {budget}, but what is entered, {entries} with this pipeline, spends {}: nothing was \
+        "the budget of this data set is {budget}, but its entries, {entries} with this pipeline, spend {}: nothing was \
          published: raise the budget, in the pipeline file and, where the ledger has it from another run, \
          with `hushflow ledger DIR --budget EPSILON,DELTA`, or publish no more",
         reached(*together, budget.delta())

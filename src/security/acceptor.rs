@@ -43,7 +43,7 @@ impl TlsAcceptor {
     /// If they can't be read or used.
     pub(crate) fn new(settings: &TlsServer) -> Result<Self, SecurityError> {
         let (versions, config) = (versions(settings), config(settings)?);
-        settings.dates.hear(settings.warning(UnixTime::now()));
+        settings.dates.report_warning(settings.warning(UnixTime::now()));
         let current = Mutex::new(CurrentFiles { versions, config, dates: Instant::now() });
         Ok(TlsAcceptor { settings: settings.clone(), current })
     }
@@ -68,7 +68,7 @@ impl TlsAcceptor {
         }
         if is_changed || current.dates.elapsed() >= DATES_INTERVAL {
             current.dates = Instant::now();
-            self.settings.dates.hear(self.settings.warning(UnixTime::now()));
+            self.settings.dates.report_warning(self.settings.warning(UnixTime::now()));
         }
         Arc::clone(&current.config)
     }
@@ -128,7 +128,7 @@ mod tests {
         let at = |day: u64| {
             let begin = 1_893_456_000; // 2030-01-01T00:00:00Z
             let now = UnixTime::since_unix_epoch(Duration::from_secs(begin + day * 86_400 - 86_400));
-            (0..2).for_each(|_| settings.dates.hear(settings.warning(now)));
+            (0..2).for_each(|_| settings.dates.report_warning(settings.warning(now)));
             std::mem::take(&mut *heard.lock().unwrap())
         };
         let check = |found: Vec<String>, expected: &[&str]| {

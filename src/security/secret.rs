@@ -27,7 +27,7 @@ pub(crate) struct Secret(Zeroizing<String>);
 /// Where a secret is found, as named in a pipeline file.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct SecretReference {
-    place: SecretPlace,
+    place: SecretLocation,
     /// Fields that name an environment variable and a file, such as `password_env` and
     /// `password_file`.
     fields: SecretFields,
@@ -42,7 +42,7 @@ pub(crate) struct SecretFields {
 }
 
 #[derive(Clone, PartialEq, Eq)]
-enum SecretPlace {
+enum SecretLocation {
     Variable(String),
     File(PathBuf),
 }
@@ -84,20 +84,20 @@ impl fmt::Debug for SecretReference {
     /// Formats only the name of the field: its value may be the secret itself, by mistake.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.place {
-            SecretPlace::Variable(_) => self.fields.variable,
-            SecretPlace::File(_) => self.fields.file,
+            SecretLocation::Variable(_) => self.fields.variable,
+            SecretLocation::File(_) => self.fields.file,
         })
     }
 }
 
 impl SecretReference {
     pub(crate) fn variable(name: &str, fields: SecretFields) -> Self {
-        let place = SecretPlace::Variable(name.into());
+        let place = SecretLocation::Variable(name.into());
         SecretReference { place, fields, is_warned: WarnedOnce::default() }
     }
 
     pub(crate) fn file(path: PathBuf, fields: SecretFields) -> Self {
-        SecretReference { place: SecretPlace::File(path), fields, is_warned: WarnedOnce::default() }
+        SecretReference { place: SecretLocation::File(path), fields, is_warned: WarnedOnce::default() }
     }
 
     /// Reads a secret of one line, without one line end after it. Warns once if other users may
@@ -122,12 +122,12 @@ impl SecretReference {
     pub(crate) fn read_text(&self, control: &Control) -> Result<Secret, SecurityError> {
         let SecretFields { variable: field, file: field_of_file } = self.fields;
         let path = match &self.place {
-            SecretPlace::Variable(name) => {
+            SecretLocation::Variable(name) => {
                 let value = std::env::var(name).map_err(|_| SecurityError::Variable { field, field_of_file });
                 let value = Zeroizing::new(value?);
                 return if value.len() <= LIMIT { Ok(Secret(value)) } else { Err(self.form()) };
             }
-            SecretPlace::File(path) => path,
+            SecretLocation::File(path) => path,
         };
         let failed = |source| match path.symlink_metadata() {
             Ok(_) => SecurityError::File { field: field_of_file, path: path.clone(), source },
@@ -164,8 +164,8 @@ impl SecretReference {
     /// The error for a secret that does not have the `expected` form.
     pub(crate) fn unusable(&self, expected: &'static str) -> SecurityError {
         let subject = match &self.place {
-            SecretPlace::Variable(_) => format!("the environment variable of {}", self.fields.variable),
-            SecretPlace::File(path) => format!("the file {} of {}", path.display(), self.fields.file),
+            SecretLocation::Variable(_) => format!("the environment variable of {}", self.fields.variable),
+            SecretLocation::File(path) => format!("the file {} of {}", path.display(), self.fields.file),
         };
         SecurityError::Form { subject, expected }
     }

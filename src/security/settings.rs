@@ -65,7 +65,7 @@ impl TlsServer {
 #[cfg(feature = "tls")]
 impl DateListener {
     /// Passes on a warning that differs from the last one.
-    pub(super) fn hear(&self, warning: Option<String>) {
+    pub(super) fn report_warning(&self, warning: Option<String>) {
         let mut last = self.1.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let (Some(listener), Some(text)) = (&self.0, &warning)
             && warning != *last

@@ -158,7 +158,7 @@ impl SinkError {
                 SinkError::Server { path: name.into(), problem: error.to_string() }
             }
             RequestError::NoStream => {
-                SinkError::Server { path: name.into(), problem: "the stream is gone".into() }
+                SinkError::Server { path: name.into(), problem: "the stream was deleted".into() }
             }
             RequestError::Lost { path, loss } => {
                 SinkError::Server { path, problem: format!("the stream {loss}") }

@@ -168,7 +168,7 @@ fn serve_events(
                 Err(_) if stop.is_set() => return Ok(()),
                 Err(error) => {
                     backoff.failed();
-                    if backoff.is_news(&error.to_string()) {
+                    if backoff.is_first_report(&error.to_string()) {
                         control.notice(&format!("{error}; trying again"));
                     }
                     pause(backoff.pause(), &stop);
@@ -245,7 +245,7 @@ impl<C: ToOwned + ?Sized> Carrier<C> {
                         return Err(error);
                     }
                     // The first failure may be a stale connection, and is not reported.
-                    if failures >= 2 && backoff.is_news(&error.to_string()) {
+                    if failures >= 2 && backoff.is_first_report(&error.to_string()) {
                         control.notice(&format!("{error}; trying again"));
                     }
                     backoff.failed();

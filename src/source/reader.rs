@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::clock::EpochClock;
 use super::content::RowRules;
 use super::ranges::{
-    AssignedRows, RangeBuffers, RangeCursor, RangeParser, RangePlan, RangeRow, RangeSupply, TakenRow,
+    AssignedRows, RangeBuffers, RangeCursor, RangeParser, RangePlan, RangeSupply, RowAccess, TakenRow,
 };
 use super::roles::FieldRoles;
 use super::rows::{NextRow, RowReader};
@@ -317,15 +317,15 @@ impl SourceReader {
     /// Reads one row, if there is one, and determines which epochs are closed.
     fn advance(&mut self) -> Result<(), SourceError> {
         let next = match &mut self.ranges {
-            None => RangeRow::Read,
+            None => RowAccess::Read,
             Some(ranges) => ranges.next_row(&mut self.rows, self.epochs.clock.row, &mut self.survey)?,
         };
         if let Some((range, holder)) = self.ranges.as_mut().and_then(RangeCursor::take_unused) {
             self.batch.elsewhere.push(AssignedRows { range, holder, ..AssignedRows::default() });
         }
         let read = match (next, &mut self.ranges) {
-            (RangeRow::Wait, _) => return Ok(()),
-            (RangeRow::Parsed, Some(ranges)) => {
+            (RowAccess::Wait, _) => return Ok(()),
+            (RowAccess::Parsed, Some(ranges)) => {
                 ranges.take(&mut self.rows).map(|(position, taken)| (position, Some(taken)))
             }
             _ => match self.rows.read()? {

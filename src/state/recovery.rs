@@ -64,7 +64,7 @@ pub(super) fn decide(
         });
     }
     let Some(stored) = &private.header else {
-        nothing_was_made(directory, facts)?;
+        check_no_derived_files(directory, facts)?;
         anchor_agrees(directory, facts)?;
         return Ok(RecoveryPlan {
             keep_private: 0,
@@ -78,7 +78,7 @@ pub(super) fn decide(
         let path = last_segment(directory, facts);
         return Err(StateError::HeaderDiffers { path, difference: difference(stored, header) });
     }
-    public_is_no_further(directory, facts)?;
+    check_public_not_ahead(directory, facts)?;
     checkpoints_are_of_this_log(directory, facts)?;
     anchor_agrees(directory, facts)?;
     Ok(RecoveryPlan {
@@ -100,7 +100,7 @@ pub(super) fn newest_checkpoint(slots: &[CheckpointSlot; 2]) -> Option<usize> {
 }
 
 /// Refuses files derived from a private log that is missing.
-fn nothing_was_made(directory: &Path, facts: &StateFacts) -> Result<(), StateError> {
+fn check_no_derived_files(directory: &Path, facts: &StateFacts) -> Result<(), StateError> {
     let public = matches!(facts.public.rest, PublicTail::Ahead { .. }).then(|| facts.public_log.clone());
     let checkpoint = newest_checkpoint(&facts.checkpoints).map(|slot| directory.join(CHECKPOINTS[slot]));
     let enrolment = facts.begun.then(|| directory.join(ENROLMENT.name));
@@ -110,7 +110,7 @@ fn nothing_was_made(directory: &Path, facts: &StateFacts) -> Result<(), StateErr
     }
 }
 
-fn public_is_no_further(directory: &Path, facts: &StateFacts) -> Result<(), StateError> {
+fn check_public_not_ahead(directory: &Path, facts: &StateFacts) -> Result<(), StateError> {
     match facts.public.rest {
         PublicTail::Nothing | PublicTail::Partial | PublicTail::Unreadable => Ok(()),
         PublicTail::Lost { offset } => {

@@ -27,7 +27,7 @@ pub struct ModelReport {
     pub horizon: u64,
     /// Passes that have begun.
     pub passes: u32,
-    /// False if a seed drew the noise: the model then protects nobody.
+    /// False if a seed drew the noise: the model then has no privacy protection.
     pub private: bool,
     /// Neighbours of the guarantee.
     pub neighbours: hushflow_mechanism::sensitivity::Neighbours,

@@ -2,8 +2,8 @@
 //!
 //! A document holds at most about [`READINGS`] readings: the more keys and series, the fewer
 //! epochs. The epochs are evenly spaced and include the newest. All readers share the documents, of
-//! which the last [`KEPT`] used are kept. A document is computed again after the log has grown, but
-//! not before a pause of [`REST`] times the last computation. So a page takes a bounded share of
+//! which the last [`MAX_DOCUMENTS`] used are kept. A document is computed again after the log has grown, but
+//! not before a pause of [`PAUSE_FACTOR`] times the last computation. So a page takes a bounded share of
 //! the processor, for any number of readers.
 
 use std::path::Path;
@@ -23,13 +23,13 @@ const READINGS: u64 = 6000;
 const EPOCHS: (u64, u64) = (12, 480);
 
 /// Number of documents that are kept.
-const KEPT: usize = 16;
+const MAX_DOCUMENTS: usize = 16;
 
 /// Pause after a computation, as a multiple of its duration.
-const REST: u32 = 10;
+const PAUSE_FACTOR: u32 = 10;
 
 /// Maximum number of epochs that are read in a turn. A turn also ends after a selected epoch.
-const TURN_EPOCHS: usize = 64;
+const MAX_EPOCHS_PER_POLL: usize = 64;
 
 /// Subject of a document.
 pub(super) struct ReadingsQuery {
@@ -85,7 +85,7 @@ impl ReadingsQuery {
                 follower = open_log(directory)?.map(|log| Follower::new(log, &self.subject, &self.keys));
             }
             let Some(follower) = &mut follower else { break };
-            for _ in 0..TURN_EPOCHS {
+            for _ in 0..MAX_EPOCHS_PER_POLL {
                 let Some(epoch) = follower.next(|epoch, _| is_due(epoch))? else {
                     is_over = true;
                     break;
@@ -202,7 +202,7 @@ impl KeptDocuments {
         }
         let began = Instant::now();
         let text: Arc<str> = compute()?.into();
-        let rest = began.elapsed().saturating_mul(REST).min(Duration::from_secs(3600));
+        let rest = began.elapsed().saturating_mul(PAUSE_FACTOR).min(Duration::from_secs(3600));
         *kept = Some(KeptDocument { text: Arc::clone(&text), published, due: Instant::now() + rest });
         Ok(text)
     }
@@ -213,7 +213,7 @@ impl KeptDocuments {
             Some(at) => all.remove(at).1,
             None => Arc::default(),
         };
-        if all.len() >= KEPT {
+        if all.len() >= MAX_DOCUMENTS {
             all.remove(0);
         }
         all.push((name.into(), Arc::clone(&found)));
@@ -241,9 +241,9 @@ mod tests {
         };
         assert_eq!(&*kept.get("b", 1, slow).expect("no error"), "slow");
         assert_eq!(get("b", 2, "soon"), "slow", "it rests");
-        (0..KEPT).for_each(|number| drop(get(&number.to_string(), 1, "x")));
+        (0..MAX_DOCUMENTS).for_each(|number| drop(get(&number.to_string(), 1, "x")));
         assert_eq!(get("a", 2, "four"), "four", "the oldest has made room");
-        assert_eq!(kept.0.lock().expect("no panic").len(), KEPT);
+        assert_eq!(kept.0.lock().expect("no panic").len(), MAX_DOCUMENTS);
     }
 
     #[test]

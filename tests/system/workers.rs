@@ -56,7 +56,7 @@ fn check_spreads(lab: &Lab, pipeline: &str) {
         .map(|&spread| {
             let state = lab.path(&format!("{spread:?}"));
             let ended = complete(&pipeline, &state, spread);
-            assert!(ended.err.contains("protects nobody"), "{}", ended.err);
+            assert!(ended.err.contains("no privacy protection"), "{}", ended.err);
             assert!(sums(&state) == expected, "the sums of {spread:?} are not those of plain loops");
             state
         })

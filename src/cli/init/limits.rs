@@ -17,7 +17,7 @@ use super::super::plan::last_noise;
 const MAX_RECORDS: u64 = 20;
 
 /// Fewer participations than all are proposed only if they reduce the noise to this share or less.
-const WORTH: f64 = 0.9;
+const MAX_NOISE_RATIO: f64 = 0.9;
 
 /// Limits that were proposed.
 #[derive(Clone, Copy)]
@@ -122,7 +122,7 @@ impl LimitSearch {
         let one = noise(1)?;
         let sufficient = self.participations(repeat_policy, records);
         let (all, fewer) = (noise(horizon)?, noise(sufficient)?);
-        let advice = match fewer <= WORTH * all {
+        let advice = match fewer <= MAX_NOISE_RATIO * all {
             true => format!(
                 "--participations {sufficient} would keep nine tenths of the rows that count, and the noise would be {} times that of 1",
                 times(fewer / one)

@@ -175,7 +175,7 @@ pub(super) fn request_error(notes: &ConnectionNotes, error: &KafkaError) -> Requ
         return refusal;
     }
     match (error, error.rdkafka_error_code()) {
-        (KafkaError::ClientCreation(words), _) => notes.unmade(words),
+        (KafkaError::ClientCreation(words), _) => notes.client_error(words),
         (_, Some(RDKafkaErrorCode::NotImplemented)) => notes.refused(
             "messages are packed in a way that this build can't unpack: cargo build --features kafka,zstd",
         ),

@@ -122,7 +122,7 @@ impl ConnectionNotes {
     }
 
     /// Returns the reason why the library could not make a client, in its words or ours.
-    pub(super) fn unmade(&self, words: &str) -> RequestError {
+    pub(super) fn client_error(&self, words: &str) -> RequestError {
         match self.topic.server.tls.as_ref().map(|tls| tls.config()) {
             Some(Err(error)) => error.into(),
             _ if words.contains("ssl.") => self.refused(words),

@@ -227,10 +227,10 @@ impl Objects {
                 self.control.note_attempt(&name, Some(&problem));
             }
             backoff.failed();
-            if !self.control.is_stopped() && backoff.is_news(&problem) {
+            if !self.control.is_stopped() && backoff.is_first_report(&problem) {
                 self.control.notice(&format!("{name}: {problem}; trying again"));
             }
-            if self.control.gives_up(begun) {
+            if self.control.is_past_server_timeout(begun) {
                 return Err(SourceError::Unreached(format!("{name}: {problem}")));
             }
             self.control.sleep(backoff.pause());

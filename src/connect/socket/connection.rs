@@ -186,7 +186,7 @@ impl PeerConnections {
         self.backoff.failed();
         if let Some(error) = error
             && !self.control.is_stopped()
-            && self.backoff.is_news(&error.to_string())
+            && self.backoff.is_first_report(&error.to_string())
         {
             self.control.notice(&format!("{}: {error}; trying again", self.name()));
         }

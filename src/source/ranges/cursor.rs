@@ -9,7 +9,7 @@ use crate::state::Position;
 
 /// The way to get the next row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RangeRow {
+pub(crate) enum RowAccess {
     /// The row is parsed.
     Parsed,
     /// The range of the row is not parsed yet.
@@ -86,17 +86,17 @@ impl RangeCursor {
         rows: &mut RowReader,
         row: u64,
         survey: &mut RowSurvey,
-    ) -> Result<RangeRow, SourceError> {
+    ) -> Result<RowAccess, SourceError> {
         loop {
             if let Some(current) = &self.current {
                 if current.rows < current.range.rows.len() {
-                    return Ok(RangeRow::Parsed);
+                    return Ok(RowAccess::Parsed);
                 }
                 rows.park(self.end_of(current));
                 (self.current, self.is_refused) = (None, true);
             }
             if row < self.first_row {
-                return Ok(RangeRow::Read);
+                return Ok(RowAccess::Read);
             }
             let position = rows.settle()?;
             let stretches = &self.plan.stretches;
@@ -105,19 +105,19 @@ impl RangeCursor {
                 self.is_refused = false;
             }
             let next = stretches.get(self.next).filter(|next| self.plan.holds(next, position));
-            let Some(stretch) = next.filter(|_| !self.is_refused) else { return Ok(RangeRow::Read) };
+            let Some(stretch) = next.filter(|_| !self.is_refused) else { return Ok(RowAccess::Read) };
             if self.plan.is_missed(stretch, position) {
                 self.is_refused = true;
                 self.supply.want(self.next + 1);
-                return Ok(RangeRow::Read);
+                return Ok(RowAccess::Read);
             }
-            let Some(mut range) = self.supply.take(self.next) else { return Ok(RangeRow::Wait) };
+            let Some(mut range) = self.supply.take(self.next) else { return Ok(RowAccess::Wait) };
             let follows = range.start == self.plan.offset(position) && range.end > range.start;
             if !range.is_parsed || !follows || self.plan.is_cut_short(stretch, &range) {
                 self.is_refused = true;
                 let is_elsewhere = range.is_parsed && range.held.is_none();
                 self.unused = is_elsewhere.then_some((self.next, range.holder));
-                return Ok(RangeRow::Read);
+                return Ok(RowAccess::Read);
             }
             if let Some(held) = &mut range.held {
                 survey.merge(&std::mem::take(&mut held.survey));
@@ -150,7 +150,7 @@ impl RangeCursor {
         next < self.plan.stretches.len() && self.supply.is_ready(next)
     }
 
-    /// Takes the next row after [`RangeRow::Parsed`], with the position before it, and moves `rows`
+    /// Takes the next row after [`RowAccess::Parsed`], with the position before it, and moves `rows`
     /// to the position after it.
     pub(crate) fn take(&mut self, rows: &mut RowReader) -> Option<(Position, TakenRow)> {
         let current = self.current.as_mut()?;

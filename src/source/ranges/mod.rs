@@ -43,7 +43,7 @@ use super::content::{RowFate, UnusableRow};
 use crate::connect::FileCut;
 use crate::state::Position;
 
-pub(super) use cursor::{RangeCursor, RangeRow, TakenRow};
+pub(super) use cursor::{RangeCursor, RowAccess, TakenRow};
 pub(crate) use held::{AssignedRows, HeldRange};
 pub(crate) use parser::RangeParser;
 use pool::{Pool, PooledVec};

@@ -25,19 +25,19 @@ fn open(disk: &SimulatedDisk, from: Position) -> Result<Arc<IngestJournal>, Stat
 }
 
 /// Gives up at once, because a journal without faults never waits.
-fn gives_up(_: JournalFull) -> bool {
+fn end_when_full(_: JournalFull) -> bool {
     false
 }
 
 fn begin(ingest: &IngestJournal) {
-    assert!(ingest.begin(HEADER, &mut gives_up).unwrap());
+    assert!(ingest.begin(HEADER, &mut end_when_full).unwrap());
 }
 
 /// Appends records, the last of them as a separate part. The journal must have room.
 fn append(ingest: &IngestJournal, numbers: std::ops::Range<u64>) {
     let (first, last) = (records(numbers.start..numbers.end - 1), record(numbers.end - 1));
     let count = numbers.end - numbers.start;
-    assert!(ingest.append([&first, &last], count, &mut gives_up).unwrap());
+    assert!(ingest.append([&first, &last], count, &mut end_when_full).unwrap());
 }
 
 /// Reads from `from` to the end of the session that precedes this run's session.
@@ -78,12 +78,12 @@ impl IngestObserver {
         assert!(sent >= self.acknowledged, "{sent} records of {} are left", self.acknowledged);
         self.acknowledged = sent;
         let first = sent;
-        if !ingest.begin(HEADER, &mut gives_up)? {
+        if !ingest.begin(HEADER, &mut end_when_full)? {
             return Ok(());
         }
         while sent < RECORDS {
             let next = (sent + 1 + sent % 4).min(RECORDS);
-            if !ingest.append([&records(sent..next), &[]], next - sent, &mut gives_up)? {
+            if !ingest.append([&records(sent..next), &[]], next - sent, &mut end_when_full)? {
                 // This is the same as the end of a run at this point.
                 return Ok(());
             }
@@ -455,7 +455,7 @@ fn a_frame_above_the_limit_is_never_written() {
     begin(&ingest);
     // These pages are never written, so they take no memory.
     let half = vec![0; (crate::state::MAX_PAYLOAD / 2) as usize];
-    let refused = ingest.append([&half, &half], 1, &mut gives_up);
+    let refused = ingest.append([&half, &half], 1, &mut end_when_full);
     assert!(matches!(refused, Err(StateError::TooLarge { .. })));
     append(&ingest, 0..3);
     ingest.end(None);

@@ -59,7 +59,7 @@ use crate::accounting::{AccountingError, NoiseMultiplier};
 use crate::series::fourier::RealTransform;
 
 /// E[W; x above all cells], a part of δ.
-const BEYOND: f64 = 1e-12;
+const MASS_BEYOND_CELLS: f64 = 1e-12;
 
 /// Width of a cell of x.
 const WIDTH: f64 = 1.0 / 128.0;
@@ -69,7 +69,7 @@ const WIDTH: f64 = 1.0 / 128.0;
 const STEP: f64 = 0.04;
 
 /// Largest number of steps up to the largest value, and largest number of steps of a window.
-const REACH: f64 = (1 << 18) as f64;
+const MAX_STEPS: f64 = (1 << 18) as f64;
 const MAX_WINDOW: usize = 1 << 21;
 
 /// Length of the parts of a window below and above the mean of R, in standard deviations.
@@ -211,7 +211,7 @@ struct Bounded {
 impl DivergenceBound {
     fn new(mu: f64, bins: u64) -> Self {
         let mut half = 0;
-        while upper(f64::from(half) * WIDTH - mu) > BEYOND {
+        while upper(f64::from(half) * WIDTH - mu) > MASS_BEYOND_CELLS {
             half += 1;
         }
         let cell = |index: i32| {
@@ -269,8 +269,8 @@ impl DivergenceBound {
         let rest = Moments { mean: others * mean, deviation: deviation * others.sqrt(), cap };
         let change = (1.0 + c) * (at(1.0) - at(-1.0)); // Z at x = 1, less Z at x = −1
         let step = (STEP * deviation.min(change)).max(4.0 * rest.below() / MAX_WINDOW as f64);
-        let largest = values.iter().fold(0.0_f64, |most, (value, _)| most.max(*value)).min(REACH * step);
-        let smallest = -cap.min(REACH * step);
+        let largest = values.iter().fold(0.0_f64, |most, (value, _)| most.max(*value)).min(MAX_STEPS * step);
+        let smallest = -cap.min(MAX_STEPS * step);
         for (value, mass) in &mut values {
             infinite += (*value - largest).max(0.0) * *mass;
             *value = value.clamp(smallest, largest);
