@@ -9,8 +9,8 @@ baseline is numpy with the same sums (counts, values and products by key) and fl
 operators in Rust are measured by `cargo bench --bench ingestion`, where 100 keys are a case.
 
 `noise` draws correlated noise of 10^6 coordinates, by four buffers. The peers are jax_privacy, on the
-processor, compiled, and the same recursion in numpy. Their noise is in floating point, from generators
-that are not cryptographic.
+processor, compiled, Opake with PyTorch, on the processor, and the same recursion in numpy. Their noise is
+in floating point, from generators that are not cryptographic.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ def stream() -> None:
 
 def noise() -> None:
     import jax
+    import torch
     from jax_privacy.matrix_factorization.buffered_toeplitz import BufferedToeplitz
 
     strategy = hf.strategy.blt(BUFFERS, horizon=STEPS * (TURNS + 1))
@@ -119,6 +120,22 @@ def noise() -> None:
             key, state, row = step(key, state)
             row.block_until_ready()
 
+    # It adds the noise to gradients.
+    from opake.dpftrl.noise import blt_strategy, mf_gaussian_noise
+    from opake.random import key as opake_key
+    from opake.types import ClippedPytree
+
+    gradients = ClippedPytree(torch.zeros(DIMENSION), max_norm=1.0)
+    add_noise, opake_state = mf_gaussian_noise(
+        gradients.pytree, blt_strategy(max_buffers=BUFFERS), n_steps=STEPS * (TURNS + 1), noise_multiplier=1.0,
+        max_participations=1, key=opake_key(0),
+    )  # fmt: skip
+
+    def in_opake() -> None:
+        nonlocal opake_state
+        for _ in range(STEPS):
+            _, opake_state = add_noise(gradients, opake_state)
+
     rng, buffers = np.random.default_rng(0), np.zeros((BUFFERS, DIMENSION))
 
     def in_numpy() -> None:
@@ -132,11 +149,11 @@ def noise() -> None:
         for _ in range(STEPS):
             drawn(drawn.next_step)
 
-    found = in_turns(hushflow=in_hushflow, jax_privacy=in_jax, numpy=in_numpy)
+    found = in_turns(hushflow=in_hushflow, jax_privacy=in_jax, opake=in_opake, numpy=in_numpy)
     for name, (taken, used) in found.items():
         each = 1e9 / STEPS / DIMENSION
         print(f"noise {name:<12} {taken * each:5.1f} ns a coordinate and step, {used * each:5.1f} ns of processor time")
-    for peer in ("jax_privacy", "numpy"):
+    for peer in ("jax_privacy", "opake", "numpy"):
         print(f"noise {'hushflow':<12} {compared(found, 'hushflow', peer)}")
 
 

@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import _hushflow
 from ._errors import BatchError
+
+_hushflow.load_numpy()
 
 Floats = npt.NDArray[np.float64]
 
@@ -35,6 +38,26 @@ def attempt(problem: str, work: Callable[[], Any]) -> Any:
     except Exception as error:
         kind = type(error).__name__
     raise refuse(f"{problem} ({kind})")
+
+
+def array_of(value: Any) -> Any:
+    """Returns an array of torch, jax or another library as one of numpy, which shares its memory where
+    numpy can. Returns anything else as it is."""
+    if type(value).__module__.partition(".")[0] in ("pandas", "polars", "pyarrow") or hasattr(value, "columns"):
+        # As an array it would lose its missing values or the names of its columns.
+        return value
+    if hasattr(value, "detach") and hasattr(value, "cpu"):
+        value = value.detach().cpu()
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__array__"):
+        return np.asarray(value)
+    return np.from_dlpack(value) if hasattr(value, "__dlpack__") else value
+
+
+def read_array(data: Any) -> Any:
+    """Returns what `array_of` does, or refuses the batch."""
+    return attempt(f"the values of the {type(data).__name__} can't be read", lambda: array_of(data))
 
 
 def read_arrow(data: Any) -> Any:
@@ -79,6 +102,9 @@ class Table:
             return self._table(read_arrow(data))
         if isinstance(data, (list, tuple)):
             return self._array(self._rows(data))
+        array = read_array(data)
+        if isinstance(array, np.ndarray):
+            return self._table(array)
         raise refuse(
             f"found {type(data).__name__}, expected a data frame, an array of shape (rows, "
             f"{len(self._names)}), a dictionary of columns, or anything with __arrow_c_stream__"
@@ -99,15 +125,17 @@ class Table:
         return {name: data[:, index] for index, name in enumerate(self._names)}
 
     def column(self, name: str) -> Any:
-        """Returns a column, as it is."""
+        """Returns a column, as it is or as an array."""
         columns = getattr(self._data, "columns", None) if self._listed is None else self._listed
         if columns is not None and list(columns).count(name) > 1:
             raise refuse(f"there are several columns {name!r}")
         try:
-            return self._data[name]
+            values = self._data[name]
         except Exception:
             # Each kind of table has its own.
             pass
+        else:
+            return attempt(f"column {name!r} can't be read", lambda: array_of(values))
         raise refuse(f"there is no column {name!r}")
 
 
@@ -189,8 +217,6 @@ def _texts(values: Any, name: str) -> list[str | None]:
 
 
 def _vector(values: Any, name: str) -> npt.NDArray[Any]:
-    if hasattr(values, "detach") and hasattr(values, "cpu"):
-        values = values.detach().cpu().numpy()
     found: npt.NDArray[Any] = attempt(f"column {name!r} can't be read", lambda: _missing_as_nan(values))
     if found.ndim != 1:
         raise refuse(f"column {name!r}: found an array of shape {found.shape}, expected (rows,)")

@@ -16,6 +16,7 @@ from ._errors import ParameterError
 from ._types import Path
 
 Floats = npt.NDArray[np.float64]
+Missing = Literal["keep", "skip", "reject"]
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,13 @@ class CovarianceEstimate:
 
 
 def _table(table: Any, columns: Sequence[str] | None, missing: str) -> tuple[Floats, list[str]]:
-    if missing not in ("keep", "reject"):
-        raise ParameterError(f'missing: found {missing!r}, expected "keep" or "reject"')
+    if missing not in ("keep", "skip", "reject"):
+        raise ParameterError(f'missing: found {missing!r}, expected "keep", "skip" or "reject"')
     if isinstance(columns, str) or not isinstance(columns, (Iterable, NoneType)):
         raise ParameterError(f"columns: found {columns!r}, expected a list of names")
     if hasattr(table, "__arrow_c_stream__") and not any(hasattr(table, name) for name in ("columns", "keys")):
         table = _batch.read_arrow(table)
+    table = _batch.read_array(table)
     labels = _labels(table) if columns is None else list(columns)
     if not labels:
         raise _batch.refuse("found no columns")
@@ -81,6 +83,8 @@ def _table(table: Any, columns: Sequence[str] | None, missing: str) -> tuple[Flo
         raise _batch.refuse(
             f'column {name!r}, row {row}: expected a finite number; missing = "keep" counts such rows in the middle'
         )
+    if missing == "skip":
+        return rows[~incomplete], names
     rows[incomplete] = np.nan
     return rows, names
 
@@ -113,7 +117,7 @@ def robust_mean(
     method: str = "auto",
     scale: str | float | Sequence[float] = "auto",
     range: float | None = None,
-    missing: Literal["keep", "reject"] = "keep",
+    missing: Missing = "keep",
     seed: int | None = None,
     ledger: Path | None = None,
     data_set: str | None = None,
@@ -124,7 +128,8 @@ def robust_mean(
     refusal, is private and costs the same budget. `scale` is the standard deviation of clean values:
     numbers, `auto`, or `whiten` for correlated columns. `range` bounds every mean, in scales around 0,
     for the methods `tukey` and `resilience`. A row with a missing value counts in the
-    middle, or with missing = "reject" is an error. `ledger` and `data_set` name the ledger that is
+    middle; with missing = "reject" it is an error, and with "skip" it is left out. The guarantee then
+    covers only the complete rows, so a ledger refuses "skip". `ledger` and `data_set` name the ledger that is
     charged before the answer is returned; by default it is that of HUSHFLOW_LEDGER or the user's
     configuration, if there is one. With `seed` the answer is a simulation without privacy protection.
 
@@ -142,6 +147,7 @@ def robust_mean(
             method=method,
             scale=scale,
             range=range,
+            skips=missing == "skip",
             seed=seed,
             ledger=ledger,
             data_set=data_set,
@@ -171,7 +177,7 @@ def private_covariance(
     method: str = "shrunk",
     neighbours: Literal["replace-one", "zero-out"] = "replace-one",
     centre: float | None = None,
-    missing: Literal["keep", "reject"] = "reject",
+    missing: Missing = "reject",
     seed: int | None = None,
     ledger: Path | None = None,
     data_set: str | None = None,
@@ -197,6 +203,7 @@ def private_covariance(
             method=method,
             neighbours=neighbours,
             centre=centre,
+            skips=missing == "skip",
             seed=seed,
             ledger=ledger,
             data_set=data_set,

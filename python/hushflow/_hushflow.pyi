@@ -25,6 +25,7 @@ __all__ = [
     "calibrate",
     "command",
     "ledger",
+    "load_numpy",
     "plan",
     "private_covariance",
     "robust_mean",
@@ -186,6 +187,13 @@ def calibrate(
     noise_multiplier: float | None = None,
 ) -> tuple[float, float, float, float, float]: ...
 def ledger(directory: Path, *, delta: float | None = None) -> dict[str, Any]: ...
+def load_numpy() -> None:
+    """Imports numpy and prepares the extension for its arrays. Idempotent.
+
+    Call it before the first array is passed to the extension: a Ctrl-C then can't come at a moment at
+    which the extension can't answer it.
+    """
+
 def robust_mean(
     rows: _Floats,
     *,
@@ -195,6 +203,7 @@ def robust_mean(
     method: str,
     scale: str | float | Sequence[float],
     range: float | None,
+    skips: bool,
     seed: int | None,
     ledger: Path | None,
     data_set: str | None,
@@ -210,6 +219,7 @@ def private_covariance(
     method: str,
     neighbours: str,
     centre: float | None,
+    skips: bool,
     seed: int | None,
     ledger: Path | None,
     data_set: str | None,

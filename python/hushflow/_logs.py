@@ -19,6 +19,8 @@ from ._frames import Columns, column_of
 from ._hushflow import Pipeline
 from ._types import Path, ViewOptions
 
+_hushflow.load_numpy()
+
 Floats = npt.NDArray[np.float64]
 
 

@@ -377,7 +377,7 @@ class ContinualMoments(Owned):
 
         `X` is a data frame of pandas, polars or pyarrow, a dictionary of arrays, a structured array,
         anything with `__arrow_c_stream__`, or, without key, entity and time, an array of shape (rows,
-        columns).
+        columns), which can be one of torch, jax or another library that numpy can read.
 
         Raises BatchError for a malformed batch. None of its rows count.
         """

@@ -19,9 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ._errors import ParameterError
-from ._hushflow import NoiseStream
+from ._hushflow import NoiseStream, load_numpy
 from ._owned import Owned
 from .strategy import Strategy, parse
+
+load_numpy()
 
 Floats = npt.NDArray[np.float64]
 Neighbours = Literal["zero-out", "replace-one-in-place"]

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _hushflow
+from ._batch import read_array
 from ._errors import BatchError, ParameterError, StateError
 from ._hushflow import TrainingPlan
 from ._owned import Owned
@@ -125,6 +126,8 @@ class PrivateAdam(Owned):
         Raises BatchError for other gradients. None of them count. Raises StateError if the step was
         drawn already by another copy of the run.
         """
+        if not hasattr(per_example_gradients, "detach"):
+            per_example_gradients = read_array(per_example_gradients)
         gradients = _array(per_example_gradients, "the gradients", BatchError)
         if gradients.ndim != 2 or gradients.dtype != np.float32:
             raise BatchError(

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hushflow::ledger::{Book, Charge, LedgerAccount};
+use hushflow::ledger::{Book, Charge, LedgerAccount, LedgerHome, enter_once};
 use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier, gaussian};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -70,27 +70,44 @@ pub(crate) fn ledger<'py>(
     Ok(found)
 }
 
-/// Charges a release of a whole table to the named ledger, or to that of the user's configuration,
-/// if there is one.
-pub(crate) fn charge(
+/// Returns the named ledger, or that of the user's configuration, if there is one. Call it before
+/// the release is computed.
+///
+/// A charge covers neighbours that replace any row by any other. If rows with missing values are
+/// left out (`skips`), the release depends on the exact number of complete rows, which distinguishes
+/// neighbours: this is refused.
+pub(crate) fn ledger_of_table(
     ledger: Option<PathBuf>,
-    data_set: Option<String>,
-    charge: Charge,
-) -> Result<(), Failure> {
-    let ledger = match (ledger, &data_set) {
+    data_set: Option<&str>,
+    skips: bool,
+) -> Result<Option<PathBuf>, Failure> {
+    let ledger = match (ledger, data_set) {
         (Some(_), None) => {
             return Err(Failure::parameter(
                 "data_set: a ledger needs the name of the data, such as \"flights\"",
             ));
         }
         (Some(ledger), Some(_)) => Some(ledger),
-        (None, _) => match hushflow::ledger::LedgerHome::find()? {
-            Some(home) => Some(home.of_data(data_set.as_deref())?),
+        (None, _) => match LedgerHome::find()? {
+            Some(home) => Some(home.of_data(data_set)?),
             None => None,
         },
     };
     match ledger {
-        Some(ledger) => Ok(hushflow::ledger::enter_once(&ledger, charge, data_set)?),
-        None => Ok(()),
+        Some(ledger) if skips => Err(Failure::parameter(format!(
+            "missing: \"skip\" leaves rows out and so reveals the exact number of complete rows, which a charge to the \
+             ledger in {} does not cover: use \"keep\", which counts all rows",
+            ledger.display()
+        ))),
+        ledger => Ok(ledger),
     }
+}
+
+/// Charges a release to a ledger, if there is one.
+pub(crate) fn charge(
+    ledger: Option<PathBuf>,
+    data_set: Option<String>,
+    charge: Charge,
+) -> Result<(), Failure> {
+    ledger.map_or(Ok(()), |ledger| Ok(enter_once(&ledger, charge, data_set)?))
 }

@@ -15,7 +15,7 @@ use numpy::PyReadonlyArray2;
 use pyo3::prelude::*;
 use serde_json::json;
 
-use crate::accounting::charge;
+use crate::accounting::{charge, ledger_of_table};
 use crate::errors::Failure;
 use crate::process::interruptible;
 
@@ -62,7 +62,7 @@ pub(crate) fn source(seed: Option<u64>) -> NoiseSource {
 
 /// The mean of the columns of a table, as JSON.
 #[pyfunction]
-#[pyo3(signature = (rows, *, corruption, epsilon, delta, method, scale, range, seed, ledger, data_set))]
+#[pyo3(signature = (rows, *, corruption, epsilon, delta, method, scale, range, skips, seed, ledger, data_set))]
 #[expect(clippy::too_many_arguments, reason = "they are keywords")]
 pub(crate) fn robust_mean(
     py: Python<'_>,
@@ -73,10 +73,12 @@ pub(crate) fn robust_mean(
     method: &str,
     scale: ScaleArgument,
     range: Option<f64>,
+    skips: bool,
     seed: Option<u64>,
     ledger: Option<PathBuf>,
     data_set: Option<String>,
 ) -> PyResult<String> {
+    let ledger = ledger_of_table(ledger, data_set.as_deref(), skips)?;
     let columns = rows.as_array().ncols();
     let question = Question {
         method: method.parse::<MeanMethod>().map_err(Failure::of_argument("method"))?,
@@ -111,7 +113,7 @@ pub(crate) fn robust_mean(
 
 /// The covariance of the columns of a table, as JSON.
 #[pyfunction]
-#[pyo3(signature = (rows, names, bounds, *, rho, epsilon, delta, method, neighbours, centre, seed, ledger, data_set))]
+#[pyo3(signature = (rows, names, bounds, *, rho, epsilon, delta, method, neighbours, centre, skips, seed, ledger, data_set))]
 #[expect(clippy::too_many_arguments, reason = "they are keywords")]
 pub(crate) fn private_covariance(
     py: Python<'_>,
@@ -124,10 +126,12 @@ pub(crate) fn private_covariance(
     method: &str,
     neighbours: &str,
     centre: Option<f64>,
+    skips: bool,
     seed: Option<u64>,
     ledger: Option<PathBuf>,
     data_set: Option<String>,
 ) -> PyResult<String> {
+    let ledger = ledger_of_table(ledger, data_set.as_deref(), skips)?;
     let method: CovarianceMethod = method.parse().map_err(Failure::of_argument("method"))?;
     let neighbours = match neighbours {
         "replace-one" | "replace-one-in-place" => Neighbours::ReplaceOneInPlace,

@@ -35,6 +35,8 @@ mod _hushflow {
     #[pymodule_export]
     use crate::noise::NoiseStream;
     #[pymodule_export]
+    use crate::process::load_numpy;
+    #[pymodule_export]
     use crate::runs::{Pipeline, run};
     #[pymodule_export]
     use crate::session::Session;

@@ -1,12 +1,14 @@
 //! The process of the interpreter: its forks, which would draw the same noise a second time, and
-//! its signals, which are handled while long work runs on a separate thread.
+//! its signals, which are handled while long work runs on a separate thread. It also loads numpy.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 
 use crate::errors::Failure;
 
@@ -71,4 +73,23 @@ pub(crate) fn interruptible<T: Send + 'static>(
             raised = Some(error);
         }
     }
+}
+
+/// Imports numpy and fills the caches of the crate `numpy`.
+///
+/// The crate fills them at its first call by code in Python, and panics if that raises, as at
+/// Ctrl-C. Only the main thread raises for a signal, so another one runs this code.
+#[pyfunction]
+pub(crate) fn load_numpy(py: Python<'_>) -> PyResult<()> {
+    static LOADED: PyOnceLock<()> = PyOnceLock::new();
+    let load = |py: Python<'_>| -> PyResult<()> {
+        py.import("numpy")?;
+        PyArray1::<f64>::zeros(py, 1, false).try_readonly()?;
+        Ok(())
+    };
+    let loaded = LOADED.get_or_try_init(py, || {
+        let work = || thread::spawn(move || Python::attach(load)).join();
+        py.detach(work).unwrap_or_else(|_| Err(Failure::new("RunError", "numpy can't be used").into()))
+    });
+    loaded.copied()
 }

@@ -15,7 +15,7 @@ use numpy::{PyArray2, PyArrayMethods, ToPyArray};
 use pyo3::prelude::*;
 
 use crate::errors::Failure;
-use crate::process::interruptible;
+use crate::process::{interruptible, load_numpy};
 
 /// The purpose of a strategy, except the number of epochs.
 #[derive(Clone)]
@@ -199,6 +199,7 @@ impl Strategy {
         }
         let matrix = py.detach(|| candidate.factorization.matrix(steps));
         let entries = matrix.map_err(|error| Failure::new("StrategyError", error))?.entries();
+        load_numpy(py)?;
         // Column by column in memory: the transpose is a view.
         let transposed = entries.as_slice().to_pyarray(py).reshape([entries.ncols(), entries.nrows()])?;
         transposed.transpose()

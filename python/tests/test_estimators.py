@@ -87,7 +87,7 @@ def test_wrong_arguments_are_named() -> None:
     with pytest.raises(hf.BatchError, match="expected numbers"):
         hf.robust_mean({"x": ["a"]}, corruption=0.01, epsilon=1.0, delta=1e-6)
     wrongs: list[tuple[dict[str, Any], str]] = [
-        ({"missing": "skip"}, "missing: found 'skip'"),
+        ({"missing": "drop"}, "missing: found 'drop'"),
         ({"columns": "x"}, "columns: found 'x'"),
         ({"range": -1.0}, "range: found -1.0"),
         ({"range": float("nan")}, "range: found nan"),
@@ -105,3 +105,26 @@ def test_tables_without_names_of_text_are_read() -> None:
     found = [hf.private_covariance(table, bounds=(-4, 4), rho=1.0, seed=1) for table in tables]
     assert all(one.columns == ["0", "1"] for one in found)
     assert all((one.covariance == found[0].covariance).all() for one in found)
+
+
+def test_rows_with_missing_values_are_left_out(hushflow: Command, tmp_path: Path) -> None:
+    rows = np.random.default_rng(3).normal(0, 1, (3000, 2))
+    rows[::7, 0], rows[::11, 1] = np.nan, np.nan
+    complete = rows[np.isfinite(rows).all(axis=1)]
+    mean: dict[str, Any] = {"corruption": 0.01, "epsilon": 4.0, "delta": 1e-6, "scale": 1.0, "seed": 4}
+    found = hf.robust_mean(rows, **mean, missing="skip")
+    assert found.report == hf.robust_mean(complete, **mean).report != hf.robust_mean(rows, **mean).report
+    covariance: dict[str, Any] = {"bounds": (-4, 4), "rho": 1.0, "seed": 4}
+    of_complete = hf.private_covariance(complete, **covariance).covariance
+    np.testing.assert_array_equal(hf.private_covariance(rows, **covariance, missing="skip").covariance, of_complete)
+    # As the command does.
+    table = tmp_path / "table.csv"
+    pandas.DataFrame(rows, columns=["x", "y"]).to_csv(table, index=False)
+    flags = ["--corruption", 0.01, "--epsilon", 4, "--delta", "1e-6", "--scale", 1, "--seed", 4, "--missing", "skip"]
+    assert found.mean is not None and found.mean.tolist() == json.loads(hushflow("mean", table, *flags, "--json"))["mean"]
+    # The number of complete rows is not private: no ledger can pay for it.
+    for release in (hf.robust_mean, hf.private_covariance):
+        arguments = mean if release is hf.robust_mean else covariance
+        with pytest.raises(hf.ParameterError, match='^missing: "skip" .* does not cover: use "keep"'):
+            release(rows, **arguments, missing="skip", ledger=tmp_path / "ledger", data_set="points")
+    assert not (tmp_path / "ledger").exists()
