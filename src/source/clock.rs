@@ -113,7 +113,8 @@ impl EpochClock {
 
     /// Continues from the state of another clock.
     pub(super) fn restore(&mut self, state: ClockState) {
-        let ClockState { clock, arrived, closed, due, committed, late_from, firsts, leaps, first_leap } = state;
+        let ClockState { clock, arrived, closed, due, committed, late_from, firsts, leaps, first_leap } =
+            state;
         (self.clock, self.arrived, self.closed, self.due) = (clock, arrived, closed, due);
         (self.committed, self.late_from) = (committed, late_from);
         (self.leaps, self.first_leap) = (leaps, first_leap);

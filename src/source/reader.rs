@@ -300,7 +300,9 @@ impl SourceReader {
     }
 
     fn before_next(&self) -> ResumePoint {
-        ResumePoint { position: self.rows.position(), clock: self.epochs.clock, ..ResumePoint::START }
+        let in_range = self.ranges.as_ref().and_then(RangeCursor::position);
+        let position = in_range.unwrap_or_else(|| self.rows.position());
+        ResumePoint { position, clock: self.epochs.clock, ..ResumePoint::START }
     }
 
     /// Waits for the next event. Batches end after [`BATCH_RECORDS`] rows and before every mark. A
@@ -369,7 +371,7 @@ impl SourceReader {
                 return Ok(());
             }
             (RangeRow::Parsed, Some(ranges)) => {
-                ranges.take(&mut self.rows).map(|(position, taken)| (position, Some(taken)))
+                ranges.take().map(|(position, taken)| (position, Some(taken)))
             }
             _ => match self.rows.read()? {
                 NextRow::Row(position) => Some((position, None)),
@@ -431,8 +433,10 @@ impl SourceReader {
     /// Closes due epochs, as many as share a position to resume from; `None` if none is due. Also
     /// returns the counters.
     pub(super) fn mark(&mut self) -> Option<(EpochMark, RowCounters)> {
-        let next = self.before_next();
-        self.epochs.is_due().then(|| (self.epochs.mark(next), self.counters))
+        self.epochs.is_due().then(|| {
+            let next = self.before_next();
+            (self.epochs.mark(next), self.counters)
+        })
     }
 }
 
@@ -445,9 +449,16 @@ pub(crate) fn is_ranged(pipeline: &Pipeline, source: &Source, control: &Control)
         && source.input.source().ranges(&shape, control).is_some()
 }
 
-/// Returns how the files of a source are cut.
-pub(crate) fn range_plan(pipeline: &Pipeline, source: &Source) -> RangePlan {
-    RangePlan::new(source.input.source().cuts(&shape(pipeline, source)), RangePlan::STRETCH)
+/// Returns how the files of a source are cut for this number of threads that parse. Some
+/// of them may be of other processes.
+pub(crate) fn range_plan(
+    (pipeline, source): (&Pipeline, &Source),
+    (threads, has_others): (usize, bool),
+) -> RangePlan {
+    let files = source.input.source().cuts(&shape(pipeline, source));
+    let most = if has_others { RangePlan::LONGEST } else { RangePlan::STRETCH.0 };
+    let stretch = (RangePlan::length(&files) / (16 * threads as u64)).clamp(RangePlan::STRETCH.0, most);
+    RangePlan::new(files, (stretch, RangePlan::STRETCH.1))
 }
 
 /// Returns this number of parsers of ranges of a source's files; `None` if its rows must be read in

@@ -54,7 +54,9 @@ impl Follower {
                     dealer.finish();
                     return true;
                 }
-                ReaderMessage::Parsed(..) | ReaderMessage::HandBack(_) | ReaderMessage::Event(_) => return false,
+                ReaderMessage::Parsed(..) | ReaderMessage::HandBack(_) | ReaderMessage::Event(_) => {
+                    return false;
+                }
             };
             if !goes_on {
                 return true;

@@ -14,9 +14,9 @@
 //! | | [ranges] of files | [partitions] of live sources |
 //! |---|---|---|
 //! | assigned | to the next free thread | to the processes in turn |
-//! | clock | one, handed to the process that holds the next range | one each, where it is read, then [merged](super::merge) |
-//! | sent by a reader | closed epochs, the clock after a range | key and epoch of each record, closed epochs |
-//! | sent to a reader | the clock before a range | the last closed epoch: older records are late |
+//! | clock | one, handed to the holder of the next range | one each, then [merged](super::merge) |
+//! | sent by a reader | closed epochs, the clock | key and epoch of each record, closed epochs |
+//! | sent to a reader | the clock | the last closed epoch: older records are late |
 //!
 //! No row of a file crosses, except that the first process counts records by key and epoch until
 //! the first epoch of a first run is published: with `clock = "end-of-input"`, 12 bytes for each.
@@ -114,7 +114,7 @@ impl SharedReading {
         if threads < 2 {
             return reader;
         }
-        let plan = Arc::new(range_plan(pipeline, source));
+        let plan = Arc::new(range_plan((pipeline, source), (threads, processes > 1)));
         if plan.stretches.len() < 2 {
             return reader;
         }

@@ -157,21 +157,25 @@ impl RangeCursor {
         next < self.plan.stretches.len() && self.supply.is_ready(next)
     }
 
-    /// Takes the next row after [`RangeRow::Parsed`], with the position before it, and moves `rows`
-    /// to the position after it.
-    pub(crate) fn take(&mut self, rows: &mut RowReader) -> Option<(Position, TakenRow)> {
+    /// Takes the next row after [`RangeRow::Parsed`], with the position before it.
+    pub(crate) fn take(&mut self) -> Option<(Position, TakenRow)> {
+        let position = self.position()?;
         let current = self.current.as_mut()?;
         let row = *current.range.rows.get(current.rows)?;
-        let (plan, extent, start) = (&self.plan, &current.range.extent, current.start);
-        let at =
-            |row: &ParsedRow| plan.position(start, extent.start + u64::from(row.start), u64::from(row.line));
-        let position = at(&row);
-        let next = current.range.rows.get(current.rows + 1);
-        rows.park(next.map_or_else(|| plan.position(start, extent.end, extent.lines), at));
-        let taken = TakenRow { row, record: current.records, line: plan.line(position) };
+        let taken = TakenRow { row, record: current.records, line: self.plan.line(position) };
         current.rows += 1;
         current.records += usize::from(row.is_record());
         Some((position, taken))
+    }
+
+    /// The position of the next row, in a range whose rows are being taken.
+    pub(crate) fn position(&self) -> Option<Position> {
+        let CurrentRange { range, start, rows, .. } = self.current.as_ref()?;
+        let extent = &range.extent;
+        Some(match range.rows.get(*rows) {
+            Some(row) => self.plan.position(*start, extent.start + u64::from(row.start), row.line.into()),
+            None => self.plan.position(*start, extent.end, extent.lines),
+        })
     }
 
     /// Returns the content of a row, and adds the values of a record to `values`.

@@ -133,7 +133,11 @@ impl RangeTaker {
 
     /// Takes the rows of a range, as one reader would after the rows before them. Returns the
     /// records in batches, and what to send back.
-    pub(crate) fn take(&mut self, handover: RangeHandover, range: ParsedRange) -> (Vec<Records>, RangeResult) {
+    pub(crate) fn take(
+        &mut self,
+        handover: RangeHandover,
+        range: ParsedRange,
+    ) -> (Vec<Records>, RangeResult) {
         let RangeHandover { plan, start, state, .. } = handover;
         let (RangeTaker(reader), rows, needs_records) = (self, range.extent.rows, state.needs_records);
         reader.restore(state);

@@ -46,13 +46,13 @@ use crate::connect::FileCut;
 use crate::state::Position;
 
 pub(super) use cursor::{RangeCursor, RangeRow, TakenRow};
-pub(crate) use handover::{RangeHandover, RangeResult, RangeTaker};
 pub(super) use handover::{LeapNotice, ReturnedRows};
+pub(crate) use handover::{RangeHandover, RangeResult, RangeTaker};
 pub(crate) use parser::RangeParser;
 use pool::{Pool, PooledVec};
 
 /// Most rows of a range. One with more is read in its turn.
-const MOST_ROWS: usize = 1 << 18;
+const MOST_ROWS: usize = 1 << 20;
 
 /// The stretches of all files, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +77,16 @@ pub(crate) struct FileStretch {
 impl RangePlan {
     /// Bytes of a stretch, and rows of one in a Parquet file.
     pub(crate) const STRETCH: (u64, u64) = (1 << 19, 1 << 15);
+
+    /// Most bytes of a stretch of long files for several processes: the clock goes from one to
+    /// another for each stretch.
+    pub(crate) const LONGEST: u64 = 1 << 21;
+
+    /// Bytes of the text files that are cut.
+    pub(crate) fn length(files: &[FileCut]) -> u64 {
+        let length = |file: &FileCut| if let FileCut::Bytes(length) = file { *length } else { 0 };
+        files.iter().map(length).sum()
+    }
 
     /// Cuts files into stretches of this number of bytes or rows.
     pub(crate) fn new(files: Vec<FileCut>, (bytes, rows): (u64, u64)) -> Self {

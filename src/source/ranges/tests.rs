@@ -187,7 +187,7 @@ impl Case {
         let reader = SourceReader::resume(&self.pipeline, resume, committed).unwrap();
         let read = (&self.pipeline, &self.pipeline.sources[0]);
         let parser = range_parsers(read, &Control::new(), 1).unwrap().remove(0);
-        let plan = RangePlan::new(range_plan(read.0, read.1).files, stretch);
+        let plan = RangePlan::new(range_plan(read, (1, false)).files, stretch);
         let ((sender, taken), taker) = (channel(), RangeTaker::new(read).unwrap());
         let (plan_of_others, has_waited, held, result) = (plan.clone(), false, None, None);
         let supply = InTurn {
@@ -409,7 +409,7 @@ fn the_length_of_a_message_follows_from_the_number_of_rows() {
         let setting = setting.replace("horizon = 60", "horizon = 1000").replace("11s", "900s");
         let case = Case::new(&[("a.csv", csv(&rows, "\n"))], &setting);
         let read = (&case.pipeline, &case.pipeline.sources[0]);
-        let plan = RangePlan::new(range_plan(read.0, read.1).files, (1 << 20, 1));
+        let plan = RangePlan::new(range_plan(read, (1, false)).files, (1 << 20, 1));
         let range = range_parsers(read, &Control::new(), 1).unwrap().remove(0).parse(plan.stretches[0]);
         let mut reader = SourceReader::open(&case.pipeline).unwrap();
         reader.need_records(true);
