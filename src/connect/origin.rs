@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::journal::{Intake, JournalSession};
 use super::{AllowedFormats, DynamicEq, SourceError};
 use crate::control::Control;
@@ -129,7 +131,7 @@ pub(crate) trait Partitions: Send + Sync {
 }
 
 /// How a file is cut into ranges.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FileCut {
     /// It is not cut, and read in its turn.
     Uncut,

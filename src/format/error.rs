@@ -235,22 +235,3 @@ pub enum Defect {
     #[error("duplicate field")]
     FieldTwice,
 }
-
-impl Defect {
-    /// All defects.
-    pub(crate) const ALL: [Defect; 13] = [
-        Defect::Missing,
-        Defect::NotANumber,
-        Defect::DecimalComma,
-        Defect::NotFinite,
-        Defect::NotATime,
-        Defect::NotAText,
-        Defect::NotScalar,
-        Defect::FieldCount,
-        Defect::Continued,
-        Defect::NotAnObject,
-        Defect::NotARecord,
-        Defect::TooLong,
-        Defect::FieldTwice,
-    ];
-}

@@ -218,6 +218,7 @@ impl RecordDistributor {
                 return self.outcome(&[SourceRows::of(&reader)], *reader.counters());
             }
             reader.return_early(self.holds_epochs(), self.has_block());
+            reader.need_records(self.guard.as_ref().is_some_and(RowGuard::needs_records));
             let event = reader.next_event();
             self.survey(0, SourceRows::of(&reader));
             self.update_counters(*reader.counters());
@@ -357,14 +358,7 @@ impl RecordDistributor {
         self.duplicates.take_out(&mut batch);
         if let Some(guard) = &mut self.guard {
             guard.add(source, &batch.records, self.duplicates.found());
-        }
-        for rows in std::mem::take(&mut batch.elsewhere) {
-            if let Some(guard) = &mut self.guard {
-                guard.add(source, &rows.records, self.duplicates.found());
-            }
-            if let Some(others) = &self.others {
-                others.assign(rows);
-            }
+            guard.add(source, &batch.elsewhere, self.duplicates.found());
         }
         self.block.batches += usize::from(self.has_block());
         if batch.is_empty() {

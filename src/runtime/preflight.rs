@@ -125,6 +125,12 @@ impl RowGuard {
         self.duplicates = duplicates;
     }
 
+    /// Whether it needs the records that other processes take. They decide until the first epoch is
+    /// published, so whether they are sent is public.
+    pub(super) fn needs_records(&self) -> bool {
+        self.is_first && self.published == 0
+    }
+
     /// Notes the number of rows so far.
     pub(super) fn count(&mut self, rows: u64) {
         self.rows = rows;
@@ -139,7 +145,9 @@ impl RowGuard {
 
     /// Whether the first check has seen enough rows.
     pub(super) fn has_checked_first_rows(&self) -> bool {
-        let of_source = |(counters, survey): &(RowCounters, RowSurvey)| counters.rows - survey.early.rows;
+        // The survey may know more rows, which another process has taken.
+        let of_source =
+            |(counters, survey): &(RowCounters, RowSurvey)| counters.rows.saturating_sub(survey.early.rows);
         let first_check = self.first_check.as_ref().filter(|_| !self.is_merging);
         first_check.is_some_and(|check| check.sources.iter().map(of_source).sum::<u64>() >= FIRST_ROWS)
     }

@@ -1,7 +1,7 @@
 //! Turns a row into a record of an epoch, or counts the reason why it can't.
 
 use super::content::{RowContent, RowFate, UnusableRow};
-use super::ranges::TakenRow;
+use super::ranges::{LeapNotice, TakenRow};
 use super::{ResumePoint, SourceReader};
 use crate::connect::SourceError;
 use crate::format::Defect;
@@ -79,29 +79,24 @@ impl SourceReader {
             RowFate::Partial(unusable) => *self.counters.of_defect(unusable.defect) += 1,
             RowFate::Record | RowFate::Blank(_) => {}
         }
-        self.place(&content, before, start, taken.is_none_or(|taken| taken.is_here));
+        self.place(&content, before, start);
         if let RowFate::Blank(unusable) = content.fate { self.refuse(unusable) } else { Ok(()) }
     }
 
-    /// Assigns a record to its epoch. Its values begin at `start` in the batch, if they are here.
-    fn place(&mut self, content: &RowContent, before: ResumePoint, start: usize, is_here: bool) {
+    /// Assigns a record to its epoch. Its values begin at `start` in the batch.
+    fn place(&mut self, content: &RowContent, before: ResumePoint, start: usize) {
         let (row, key) = (self.epochs.clock.row, content.key);
-        if is_here {
-            let values = &mut self.batch.records.values[start..];
-            if row < self.surveyed_rows.saturating_add(self.survey.early.rows) {
-                self.survey.values(values, self.rules.bounds_of(key), row);
-            }
-            self.rules.key_bounds.scale(key, values);
+        let values = &mut self.batch.records.values[start..];
+        if row < self.surveyed_rows.saturating_add(self.survey.early.rows) {
+            self.survey.values(values, self.rules.bounds_of(key), row);
         }
+        self.rules.key_bounds.scale(key, values);
         let Some(epoch) = self.epochs.assign(content.event.unwrap_or(0), &mut self.counters) else {
             self.batch.records.values.truncate(start);
             return;
         };
         self.joined = epoch;
         self.epochs.note(epoch, before);
-        if !is_here {
-            return;
-        }
         self.batch.fingerprints.extend(content.fingerprint);
         let records = &mut self.batch.records;
         records.keys.push(key);
@@ -133,13 +128,25 @@ impl SourceReader {
             false => self.counters.leaping_clock > 0 && !self.is_live && !has_begun,
         };
         let is_due = is_due && !self.epochs.reads_again();
-        if is_due && !std::mem::replace(&mut self.has_noticed_leap, true) {
+        if is_due {
             let goes_back = !leaps && self.epochs.first_leap().is_some_and(|first| first.goes_back());
-            let notice = if goes_back { NEWEST_FIRST } else { LEAP };
-            self.control.notice(&format!("{}: {notice}", self.rows.name().display()));
+            self.notice_leap(if goes_back { LeapNotice::NewestFirst } else { LeapNotice::Leap });
         }
         self.counters.leaping_clock += u64::from(leaps);
         leaps
+    }
+
+    /// Informs the operator, unless that was done before.
+    pub(super) fn notice_leap(&mut self, notice: LeapNotice) {
+        let text = match notice {
+            LeapNotice::None => return,
+            LeapNotice::Leap => LEAP,
+            LeapNotice::NewestFirst => NEWEST_FIRST,
+        };
+        if self.leap_notice == LeapNotice::None {
+            self.leap_notice = notice;
+            self.control.notice(&format!("{}: {text}", self.rows.name().display()));
+        }
     }
 
     /// Returns an error if the input ends while its clock leaps: time has really passed, or the

@@ -3,9 +3,13 @@
 use std::collections::VecDeque;
 
 use hushflow_mechanism::epochs::{Assignment, Clock, DropReason, Schedule};
+use serde::{Deserialize, Serialize};
 
 use super::{EpochMark, ResumePoint, RowCounters};
 use crate::pipeline::Source;
+
+/// First rows of epochs that a [`ClockState`] holds. With more, resumed runs read some rows again.
+const SENT_FIRSTS: usize = 64;
 
 pub(super) struct EpochClock {
     schedule: Schedule,
@@ -31,8 +35,23 @@ pub(super) struct EpochClock {
     first_leap: Option<FirstLeap>,
 }
 
+/// The state of a clock, for another process. It has one length, whatever rows hold. Private.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct ClockState {
+    clock: Clock,
+    arrived: i64,
+    closed: u64,
+    due: u64,
+    committed: u64,
+    late_from: u64,
+    /// Behind the first rows of epochs, those of epoch 0.
+    firsts: Vec<(u64, ResumePoint)>,
+    leaps: u64,
+    first_leap: Option<FirstLeap>,
+}
+
 /// The first of several consecutive rows whose clock leaps.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct FirstLeap {
     resume: ResumePoint,
     pub(super) line: u64,
@@ -76,6 +95,30 @@ impl EpochClock {
             leaps: 0,
             first_leap: None,
         }
+    }
+
+    /// Returns the state of a clock that reads no restarted input.
+    ///
+    /// If more epochs than fit have begun, the newest ones share a position to resume from: that of
+    /// the first row of all of them. It is before the first rows of each, so no record is missed.
+    pub(super) fn state(&self) -> ClockState {
+        let EpochClock { clock, arrived, closed, due, committed, late_from, leaps, first_leap, .. } = *self;
+        let mut firsts: Vec<_> = self.firsts.iter().copied().take(SENT_FIRSTS).collect();
+        if let (Some(last), Some(&(newest, _))) = (firsts.last_mut(), self.firsts.back()) {
+            last.0 = newest;
+        }
+        firsts.resize(SENT_FIRSTS, (0, ResumePoint::START));
+        ClockState { clock, arrived, closed, due, committed, late_from, firsts, leaps, first_leap }
+    }
+
+    /// Continues from the state of another clock.
+    pub(super) fn restore(&mut self, state: ClockState) {
+        let ClockState { clock, arrived, closed, due, committed, late_from, firsts, leaps, first_leap } =
+            state;
+        (self.clock, self.arrived, self.closed, self.due) = (clock, arrived, closed, due);
+        (self.committed, self.late_from) = (committed, late_from);
+        (self.leaps, self.first_leap) = (leaps, first_leap);
+        self.firsts = firsts.into_iter().filter(|&(epoch, _)| epoch > 0).collect();
     }
 
     /// The last epoch closed by a mark or an earlier run.

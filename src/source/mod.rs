@@ -57,8 +57,9 @@ use crate::state::Position;
 
 pub use crate::connect::SourceError;
 pub use crate::format::Defect;
+use ranges::RangeCursor;
 pub(crate) use ranges::{
-    AssignedRows, FileStretch, HeldRange, ParsedRange, RangeParser, RangePlan, RangeSupply, Words,
+    ParsedRange, RangeExtent, RangeHandover, RangeParser, RangePlan, RangeResult, RangeSupply, RangeTaker,
 };
 pub use reader::SourceReader;
 pub(crate) use reader::{is_ranged, range_parsers, range_plan, shape};
@@ -78,8 +79,8 @@ pub struct RecordBatch {
     /// One for each record if the pipeline names an id column, else empty. Two records of an epoch
     /// are duplicates if their fingerprints are equal.
     pub fingerprints: Vec<u128>,
-    /// Rows that another process holds.
-    pub(crate) elsewhere: Vec<AssignedRows>,
+    /// Keys and epochs of records in another process, if they are needed.
+    pub(crate) elsewhere: Records,
 }
 
 impl RecordBatch {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::clock::EpochClock;
 use super::content::RowRules;
 use super::ranges::{
-    AssignedRows, RangeBuffers, RangeCursor, RangeParser, RangePlan, RangeSupply, RowAccess, TakenRow,
+    LeapNotice, RangeBuffers, RangeCursor, RangeParser, RangePlan, RowAccess, RangeSupply, ReturnedRows,
 };
 use super::roles::FieldRoles;
 use super::rows::{NextRow, RowReader};
 use super::survey::SEARCHED_ROWS;
-use super::{BATCH_RECORDS, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent};
+use super::{BATCH_RECORDS, EpochMark, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent};
 use crate::connect::{FileLists, Origin, OriginRequest, SourceError};
 use crate::control::Control;
 use crate::format::form::RowLayout;
@@ -41,10 +41,9 @@ pub struct SourceReader {
     pub(super) changes: Option<ClockChanges>,
     /// Whether more rows may arrive later.
     pub(super) is_live: bool,
-    /// Whether the operator has had a notice about a row whose clock leaps.
-    pub(super) has_noticed_leap: bool,
+    pub(super) leap_notice: LeapNotice,
     /// Whether the first epoch has begun, or a record has joined an epoch.
-    has_started: bool,
+    pub(super) has_started: bool,
     /// Whether to return a batch before a wait, even if it is the only source.
     returns_early: bool,
     /// Number of rows whose values are compared with their bounds.
@@ -52,10 +51,13 @@ pub struct SourceReader {
     /// Number of rows after which it stops reading.
     row_limit: u64,
     /// Number of rows up to which it reads an input with an end after its last epoch has closed.
-    reads_on: u64,
+    pub(super) reads_on: u64,
     /// Rows read since the last event.
-    pending_rows: usize,
+    pub(super) pending_rows: usize,
     ended: bool,
+    /// Whether other processes must list the records of the rows that they take.
+    pub(super) needs_records: bool,
+    pub(super) returned: ReturnedRows,
 }
 
 impl SourceReader {
@@ -117,40 +119,63 @@ impl SourceReader {
         committed: u64,
     ) -> Result<Self, SourceError> {
         control.begin();
-        let (roles, shape) = FieldRoles::new(pipeline, source);
+        let shape = shape(pipeline, source);
         let restarts = origin.has_new_input_after_restart();
         let position = if restarts { Position::START } else { resume.position };
         let expects_header = !source.is_endless() && source.header.is_none();
-        let survey = RowSurvey::new(&shape.wanted);
-        let is_live = source.input.source().is_live();
         let mut rows = RowReader::open(origin, shape, expects_header, control, position)?;
         if let Some(recorded) = resume.fingerprint.filter(|_| !restarts) {
             rows.check_unchanged(position, recorded)?;
         }
-        Ok(SourceReader {
+        let epochs = EpochClock::new(source, resume, committed, restarts);
+        let is_live = source.input.source().is_live();
+        let has_started = committed > 0;
+        Ok(SourceReader { has_started, is_live, ..Self::of_rows(rows, (pipeline, source), control, epochs) })
+    }
+
+    /// Takes the rows of ranges that this process has parsed for another one; `None` if the source
+    /// has no ranges.
+    pub(super) fn of_others((pipeline, source): (&Pipeline, &Source)) -> Option<Self> {
+        let (shape, control) = (shape(pipeline, source), Control::new());
+        let origin = source.input.source().ranges(&shape, &control)?;
+        let rows = RowReader::parked(origin, shape, false, &control, Position::START);
+        let epochs = EpochClock::new(source, ResumePoint::START, 0, false);
+        Some(Self::of_rows(rows, (pipeline, source), &control, epochs))
+    }
+
+    fn of_rows(
+        rows: RowReader,
+        (pipeline, source): (&Pipeline, &Source),
+        control: &Control,
+        epochs: EpochClock,
+    ) -> Self {
+        let (roles, shape) = FieldRoles::new(pipeline, source);
+        SourceReader {
             control: control.clone(),
             rows,
             changes: ClockChanges::of(&roles.times.zone),
             rules: Arc::new(RowRules::new(pipeline, roles)),
             ranges: None,
-            epochs: EpochClock::new(source, resume, committed, restarts),
+            epochs,
             rank: (0, 1),
             batch: RecordBatch::default(),
             line: 0,
             joined: 0,
             counters: RowCounters::default(),
             judged: (0, RowCounters::default()),
-            survey,
-            is_live,
-            has_noticed_leap: false,
-            has_started: committed > 0,
+            survey: RowSurvey::new(&shape.wanted),
+            is_live: false,
+            leap_notice: LeapNotice::None,
+            has_started: false,
             returns_early: false,
             surveyed_rows: SEARCHED_ROWS,
             row_limit: u64::MAX,
             reads_on: 0,
             pending_rows: 0,
             ended: false,
-        })
+            needs_records: false,
+            returned: ReturnedRows::default(),
+        }
     }
 
     /// Takes rows that are parsed ahead, in these ranges. The first rows, which are searched, are
@@ -185,6 +210,11 @@ impl SourceReader {
     pub(crate) fn reading_on(self, rows: u64) -> Self {
         let reads_on = if self.epochs.is_timed() { rows } else { 0 };
         SourceReader { reads_on, ..self }
+    }
+
+    /// Sets whether other processes must list the records of the rows that they take.
+    pub(crate) fn need_records(&mut self, needs_records: bool) {
+        self.needs_records = needs_records;
     }
 
     /// Makes this reader stop after `rows` rows.
@@ -239,7 +269,8 @@ impl SourceReader {
 
     /// Whether the next row must be read or waited for, and all before it were returned.
     pub(crate) fn has_read_all(&self) -> bool {
-        self.pending_rows == 0 && !self.epochs.is_due() && self.lacks_row()
+        let has_mark = self.epochs.is_due() || !self.returned.marks.is_empty();
+        self.pending_rows == 0 && !has_mark && self.lacks_row()
     }
 
     /// Whether more rows may arrive later.
@@ -269,7 +300,9 @@ impl SourceReader {
     }
 
     fn before_next(&self) -> ResumePoint {
-        ResumePoint { position: self.rows.position(), clock: self.epochs.clock, ..ResumePoint::START }
+        let in_range = self.ranges.as_ref().and_then(RangeCursor::position);
+        let position = in_range.unwrap_or_else(|| self.rows.position());
+        ResumePoint { position, clock: self.epochs.clock, ..ResumePoint::START }
     }
 
     /// Waits for the next event. Batches end after [`BATCH_RECORDS`] rows and before every mark. A
@@ -282,7 +315,10 @@ impl SourceReader {
             if self.control.is_stopped() {
                 return Ok(SourceEvent::End);
             }
-            let pending = self.epochs.is_due();
+            if self.returned.marks.is_empty() {
+                self.counters = self.returned.counters.take().unwrap_or(self.counters);
+            }
+            let pending = self.epochs.is_due() || !self.returned.marks.is_empty();
             let over = self.ended || self.is_over() || self.counters.rows >= self.row_limit;
             // After the last epoch no mark ends a batch, but the search of the first rows ends.
             let ends_look = self.epochs.is_over() && self.counters.rows == SEARCHED_ROWS;
@@ -292,11 +328,14 @@ impl SourceReader {
                 self.pending_rows = 0;
                 return Ok(SourceEvent::Batch(std::mem::take(&mut self.batch)));
             }
-            if pending {
-                let next = self.before_next();
-                let mut mark = self.epochs.mark(next);
+            let returned = self.returned.marks.pop_front();
+            if let Some((mut mark, counters)) = returned.or_else(|| self.mark()) {
+                self.counters = counters;
                 mark.resume.fingerprint = self.rows.fingerprint(mark.resume.position);
                 return Ok(SourceEvent::Mark(mark));
+            }
+            if let Some(fault) = self.returned.fault.take() {
+                return Err(SourceError::Elsewhere(fault));
             }
             if over {
                 return Ok(SourceEvent::End);
@@ -315,18 +354,24 @@ impl SourceReader {
     }
 
     /// Reads one row, if there is one, and determines which epochs are closed.
-    fn advance(&mut self) -> Result<(), SourceError> {
+    pub(super) fn advance(&mut self) -> Result<(), SourceError> {
         let next = match &mut self.ranges {
             None => RowAccess::Read,
             Some(ranges) => ranges.next_row(&mut self.rows, self.epochs.clock.row, &mut self.survey)?,
         };
-        if let Some((range, holder)) = self.ranges.as_mut().and_then(RangeCursor::take_unused) {
-            self.batch.elsewhere.push(AssignedRows { range, holder, ..AssignedRows::default() });
-        }
         let read = match (next, &mut self.ranges) {
             (RowAccess::Wait, _) => return Ok(()),
+            (RowAccess::Elsewhere, _) => {
+                let state = self.state();
+                self.ranges.iter_mut().for_each(|ranges| ranges.hand_over(state.clone()));
+                return Ok(());
+            }
+            (RowAccess::Taken(result), _) => {
+                self.take_back(*result);
+                return Ok(());
+            }
             (RowAccess::Parsed, Some(ranges)) => {
-                ranges.take(&mut self.rows).map(|(position, taken)| (position, Some(taken)))
+                ranges.take().map(|(position, taken)| (position, Some(taken)))
             }
             _ => match self.rows.read()? {
                 NextRow::Row(position) => Some((position, None)),
@@ -353,9 +398,6 @@ impl SourceReader {
         let early = (self.counters.early_clock, self.counters.before_start);
         let is_judged = self.epochs.due() < self.judged.0;
         self.accept(before, taken.as_ref())?;
-        if let Some(taken) = taken.filter(|taken| !taken.is_here) {
-            self.assign(&taken);
-        }
         self.note_start(early);
         self.check_leaps()?;
         self.check_keys()?;
@@ -388,23 +430,13 @@ impl SourceReader {
         }
     }
 
-    /// Adds the epoch of a row that another process holds to the batch.
-    fn assign(&mut self, taken: &TakenRow) {
-        let continues =
-            |rows: &AssignedRows| rows.range == taken.range && rows.from + rows.epochs.0.len() == taken.index;
-        if !self.batch.elsewhere.last().is_some_and(continues) {
-            let (range, from, first_row) = (taken.range, taken.index, self.epochs.clock.row);
-            let rows =
-                AssignedRows { range, from, first_row, holder: taken.holder, ..AssignedRows::default() };
-            self.batch.elsewhere.push(rows);
-        }
-        if let Some(rows) = self.batch.elsewhere.last_mut() {
-            rows.epochs.0.push(self.joined);
-            if self.joined > 0 {
-                rows.records.keys.push(taken.key());
-                rows.records.epochs.push(self.joined);
-            }
-        }
+    /// Closes due epochs, as many as share a position to resume from; `None` if none is due. Also
+    /// returns the counters.
+    pub(super) fn mark(&mut self) -> Option<(EpochMark, RowCounters)> {
+        self.epochs.is_due().then(|| {
+            let next = self.before_next();
+            (self.epochs.mark(next), self.counters)
+        })
     }
 }
 
@@ -417,9 +449,16 @@ pub(crate) fn is_ranged(pipeline: &Pipeline, source: &Source, control: &Control)
         && source.input.source().ranges(&shape, control).is_some()
 }
 
-/// Returns how the files of a source are cut.
-pub(crate) fn range_plan(pipeline: &Pipeline, source: &Source) -> RangePlan {
-    RangePlan::new(source.input.source().cuts(&shape(pipeline, source)), RangePlan::STRETCH)
+/// Returns how the files of a source are cut for this number of threads that parse. Some
+/// of them may be of other processes.
+pub(crate) fn range_plan(
+    (pipeline, source): (&Pipeline, &Source),
+    (threads, has_others): (usize, bool),
+) -> RangePlan {
+    let files = source.input.source().cuts(&shape(pipeline, source));
+    let most = if has_others { RangePlan::LONGEST } else { RangePlan::STRETCH.0 };
+    let stretch = (RangePlan::length(&files) / (16 * threads as u64)).clamp(RangePlan::STRETCH.0, most);
+    RangePlan::new(files, (stretch, RangePlan::STRETCH.1))
 }
 
 /// Returns this number of parsers of ranges of a source's files; `None` if its rows must be read in

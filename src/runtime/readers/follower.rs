@@ -33,15 +33,18 @@ impl Follower {
 
     /// Returns whether the messages fit what was read.
     fn follow(self, received: Receiver<ReaderMessage>) -> bool {
-        let Follower { mut dealer, ranges, mut partitions, post: _post } = self;
+        let Follower { mut dealer, mut ranges, mut partitions, post } = self;
         for message in received {
             let goes_on = match message {
                 ReaderMessage::Parse(request) => ranges.parse(request),
                 ReaderMessage::Read(request) => partitions.read(request),
-                ReaderMessage::Assigned(rows) => match ranges.take(&rows) {
-                    None => return false,
-                    Some(records) => records.is_empty() || dealer.send_records(records),
-                },
+                ReaderMessage::HandOver(handover) => {
+                    let Some((batches, result)) = ranges.take(*handover) else { return false };
+                    // First the clock, because others wait for it.
+                    post.send(0, ReaderMessage::HandBack(Box::new(result)));
+                    let mut batches = batches.into_iter().filter(|records| !records.is_empty());
+                    batches.all(|records| dealer.send_records(records))
+                }
                 ReaderMessage::Taken(reader, closed) => match partitions.take(reader, closed) {
                     None => return false,
                     Some(records) => records.is_empty() || dealer.send_records(records),
@@ -51,7 +54,9 @@ impl Follower {
                     dealer.finish();
                     return true;
                 }
-                ReaderMessage::Parsed(..) | ReaderMessage::Event(_) => return false,
+                ReaderMessage::Parsed(..) | ReaderMessage::HandBack(_) | ReaderMessage::Event(_) => {
+                    return false;
+                }
             };
             if !goes_on {
                 return true;

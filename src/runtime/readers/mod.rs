@@ -2,23 +2,24 @@
 //!
 //! **Partitions.** A partition is what one reader reads in order, and what has a position: a range
 //! of a file, a partition of a Kafka topic, a stream of Redis or NATS, a table. Any process reads
-//! it, parses its rows and keeps their values. What the rows hold beside goes, with their position,
-//! to the first process, and what that decides comes back, whereupon the values go to the workers
-//! of the process that has them.
+//! it, parses its rows, and gives their values to its own workers once their epochs are known.
 //!
-//! **One interleaving.** The first process puts what arrives in one order, and this order alone
-//! decides which epoch a record joins, whether it is late, and the positions that are committed
-//! with an epoch. Where the source fixes an order, that is the one: the rows of files pass one
-//! clock, one after the other. Where it fixes none, between the partitions of live sources, any
-//! order is legal, and the one that was seen is the one that is committed. So a run that resumes
-//! counts each row once, with any number of processes, and partitions are assigned anew.
+//! **One interleaving.** The first process puts all rows in one order, and this order alone decides
+//! which epoch a record joins, whether it is late, and the positions that are committed with an
+//! epoch. Where the source fixes an order, that is the one: the rows of files pass one clock, one
+//! after the other. Where it fixes none, between the partitions of live sources, any order is
+//! legal, and the one that was seen is the one that is committed. So a run that resumes counts each
+//! row once, with any number of processes, and partitions are assigned anew.
 //!
 //! | | [ranges] of files | [partitions] of live sources |
 //! |---|---|---|
 //! | assigned | to the next free thread | to the processes in turn |
-//! | clock | one, in the first process | one each, where it is read, then [merged](super::merge) |
-//! | sent | times, key and offset of each row | key and epoch of each record, closed epochs |
-//! | sent back | the epoch of each row | the last closed epoch: older records are late |
+//! | clock | one, handed to the holder of the next range | one each, then [merged](super::merge) |
+//! | sent by a reader | closed epochs, the clock | key and epoch of each record, closed epochs |
+//! | sent to a reader | the clock | the last closed epoch: older records are late |
+//!
+//! No row of a file crosses, except that the first process counts records by key and epoch until
+//! the first epoch of a first run is published: with `clock = "end-of-input"`, 12 bytes for each.
 //!
 //! Messages to a process arrive in the order in which they are sent. So its workers have the
 //! records of an epoch before they hear that it is closed, and no epoch is committed before the
@@ -48,7 +49,7 @@ use super::feed::RecordDistributor;
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Preflight, Source};
 use crate::source::{
-    BATCH_RECORDS, RangeParser, RangePlan, SourceReader, is_ranged, range_parsers, range_plan,
+    BATCH_RECORDS, RangeParser, RangePlan, RangeTaker, SourceReader, is_ranged, range_parsers, range_plan,
 };
 use board::RangeBoard;
 use follower::Follower;
@@ -113,19 +114,19 @@ impl SharedReading {
         if threads < 2 {
             return reader;
         }
-        let plan = Arc::new(range_plan(pipeline, source));
+        let plan = Arc::new(range_plan((pipeline, source), (threads, processes > 1)));
         if plan.stretches.len() < 2 {
             return reader;
         }
-        let (board, supply) = RangeBoard::new(plan.stretches.len(), AHEAD * threads);
-        if let Some(post) = others {
-            Helpers { post, processes, threads: self.threads }.start(&board, &plan, fault);
-        }
+        let board = RangeBoard::new(plan.stretches.len(), AHEAD * threads);
+        let helpers = others.map(|post| Helpers { post, processes, threads: self.threads });
+        let holders = helpers.map(|helpers| helpers.start(&board, &plan, fault));
         for parser in parsers {
             let (board, plan) = (board.clone(), Arc::clone(&plan));
             spawn("parser", fault, move || parse_all(parser, &board, &plan));
         }
-        reader.parsed_ahead((*plan).clone(), Box::new(supply), 2 * BATCH_RECORDS as u64)
+        let supply = Box::new(board.supply(holders));
+        reader.parsed_ahead((*plan).clone(), supply, 2 * BATCH_RECORDS as u64)
     }
 
     /// In the first process: returns the processes that read partitions, if they may.
@@ -144,11 +145,12 @@ impl SharedReading {
         fault: &Fault,
     ) {
         let Some(PostBox { post, received }) = self.post else { return };
-        let parsers = match &pipeline.sources[..] {
-            [source] => range_parsers((pipeline, source), &options.control, self.threads),
+        let read = match &pipeline.sources[..] {
+            [source] => range_parsers((pipeline, source), &options.control, self.threads)
+                .map(|parsers| (parsers, RangeTaker::new((pipeline, source)))),
             _ => None,
         };
-        let ranges = RangeFollower::start(self.process, &post, parsers.unwrap_or_default(), fault);
+        let ranges = RangeFollower::start(self.process, &post, read.unwrap_or_default(), fault);
         let partitions = PartitionFollower::new(self.process, &post, pipeline, &options.control, fault);
         Follower { dealer, ranges, partitions, post }.start(received, fault);
     }
@@ -170,7 +172,7 @@ fn may_share(pipeline: &Pipeline, control: &Control) -> bool {
 }
 
 fn parse_all(mut parser: RangeParser, board: &RangeBoard, plan: &RangePlan) {
-    while let Some(range) = board.hand_out() {
+    while let Some((range, _)) = board.hand_out() {
         board.put(range, parser.parse(plan.stretches[range]));
     }
 }

@@ -14,7 +14,7 @@ use timely::worker::Worker;
 
 use crate::runtime::feed::SourceWaker;
 use crate::runtime::threads::ReaderEvent;
-use crate::source::{AssignedRows, EpochMark, FileStretch, ResumePoint, Words};
+use crate::source::{EpochMark, RangeExtent, RangeHandover, RangePlan, RangeResult, ResumePoint};
 
 pub(super) const MISMATCH: &str =
     "the processes of the cluster disagree about the rows of a source: a fault of hushflow";
@@ -24,10 +24,12 @@ pub(super) const MISMATCH: &str =
 pub(super) enum ReaderMessage {
     /// The first process asks for a range.
     Parse(RangeRequest),
-    /// Another process has parsed it: its number, the range, and the rows.
-    Parsed(usize, usize, Words),
-    /// The epochs of rows that a process holds.
-    Assigned(AssignedRows),
+    /// Another process has parsed it: its number, the range, and where the range begins and ends.
+    Parsed(usize, usize, RangeExtent),
+    /// The first process hands over the clock, to take the rows of a range.
+    HandOver(Box<RangeHandover>),
+    /// Another process returns the clock after these rows.
+    HandBack(Box<RangeResult>),
     /// The first process asks to read a partition.
     Read(PartitionRequest),
     /// What the reader of a partition has come to.
@@ -42,12 +44,13 @@ pub(super) enum ReaderMessage {
 }
 
 /// A range to parse.
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct RangeRequest {
     pub(super) range: usize,
-    pub(super) stretch: FileStretch,
-    /// Least length of the file.
-    pub(super) length: u64,
+    /// The part of the plan about this range.
+    pub(super) plan: RangePlan,
+    /// Ranges before this one are not needed any more.
+    pub(super) needed: usize,
 }
 
 /// A partition to read.
@@ -110,11 +113,6 @@ pub(in crate::runtime) struct OtherReaders {
 impl OtherReaders {
     pub(super) fn new(post: Arc<Post>, processes: usize) -> Self {
         OtherReaders { post, processes }
-    }
-
-    /// Sends the epochs of rows to the process that holds them.
-    pub(in crate::runtime) fn assign(&self, rows: AssignedRows) {
-        self.post.send(rows.holder, ReaderMessage::Assigned(rows));
     }
 
     /// Informs all that the epochs up to this one are closed.

@@ -2,10 +2,12 @@
 //! others do.
 //!
 //! ```text
-//! first process    board ─ ranges ─→ parsers ─→ board ─→ rows in order ─→ epochs ─→ its workers
-//!                    │                            ↑                          │
-//! other processes    └─ ranges ─→ parsers ─ rows without values              ├─ epochs
-//!                                    └─ values ──────────────────────────────┴─→ its workers
+//! first process    board ─ ranges ─→ parsers ─→ board ─→ rows in order ─→ its workers
+//!                    │                            ↑            │   ↑
+//! other processes    └─ ranges ─→ parsers ─ extent of a range  │   │
+//!                                    │                       clock │
+//!                                    │                         ↓   │
+//!                                    └─ rows and values ─→ rows in order ─→ its workers
 //! ```
 
 use std::collections::BTreeMap;
@@ -14,10 +16,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
 use hushflow_operators::{Fault, Records};
 
-use super::board::RangeBoard;
+use super::board::{OtherHolders, RangeBoard};
 use super::post::{MISMATCH, Post, PostBox, RangeRequest, ReaderMessage, WeakPost};
 use super::spawn;
-use crate::source::{AssignedRows, HeldRange, ParsedRange, RangeParser, RangePlan};
+use crate::source::{ParsedRange, RangeHandover, RangeParser, RangePlan, RangeResult, RangeTaker};
 
 /// Ranges that another process may have at a time, for each of its threads: one more than it
 /// parses, so that it need not wait for the next.
@@ -33,7 +35,7 @@ pub(super) struct Helpers {
 
 impl Helpers {
     /// Hands ranges out to the other processes, and collects what they have parsed.
-    pub(super) fn start(self, board: &RangeBoard, plan: &Arc<RangePlan>, fault: &Fault) {
+    pub(super) fn start(self, board: &RangeBoard, plan: &Arc<RangePlan>, fault: &Fault) -> OtherHolders {
         let mut free = Vec::new();
         for process in 1..self.processes {
             let number = OUTSTANDING * self.threads;
@@ -46,55 +48,69 @@ impl Helpers {
             spawn("ranges", fault, move || hand_out(process, &board, &plan, &post, &turns));
         }
         let (board, received, raised) = (board.clone(), self.post.received, fault.clone());
+        let (returned, results) = unbounded();
         spawn("ranges", fault, move || {
             for message in received {
-                let ReaderMessage::Parsed(process, range, rows) = message else { continue };
-                let Some(parsed) = ParsedRange::decode(&rows, process) else { return raised.raise(MISMATCH) };
-                board.put(range, parsed);
-                let _ =
-                    process.checked_sub(1).and_then(|index| free.get(index)).map(|done| done.try_send(()));
+                match message {
+                    ReaderMessage::Parsed(process, range, extent) => {
+                        board.put(range, ParsedRange::elsewhere(extent, process));
+                        let free = process.checked_sub(1).and_then(|index| free.get(index));
+                        let _ = free.map(|done| done.try_send(()));
+                    }
+                    // The receiver is gone if the run has ended.
+                    ReaderMessage::HandBack(result) => drop(returned.send(*result)),
+                    _ => raised.raise(MISMATCH),
+                }
             }
         });
+        OtherHolders { post: Arc::downgrade(&self.post.post), results }
     }
 }
 
 /// Asks another process for one range after the other, whenever one of its `turns` is free.
 fn hand_out(process: usize, board: &RangeBoard, plan: &RangePlan, post: &WeakPost, turns: &Receiver<()>) {
     while turns.recv().is_ok() {
-        let Some(range) = board.hand_out() else { return };
+        let Some((range, needed)) = board.hand_out() else { return };
         let Some(post) = post.upgrade() else { return };
-        let stretch = plan.stretches[range];
-        let length = plan.least_length(&stretch);
-        post.send(process, ReaderMessage::Parse(RangeRequest { range, stretch, length }));
+        let request = RangeRequest { range, plan: plan.of_one(range), needed };
+        post.send(process, ReaderMessage::Parse(request));
     }
 }
 
-/// Ranges that a process has parsed, until their rows have epochs.
-type HeldRanges = Arc<Mutex<BTreeMap<usize, HeldRange>>>;
+/// Ranges that a process has parsed, until their rows are taken.
+type HeldRanges = Arc<Mutex<BTreeMap<usize, ParsedRange>>>;
 
-/// Parses ranges for the first process, on threads of its own.
+/// Parses ranges for the first process, on threads of its own, and takes their rows.
 pub(super) struct RangeFollower {
     held: HeldRanges,
     requests: Sender<RangeRequest>,
+    taker: Option<RangeTaker>,
 }
 
 impl RangeFollower {
-    pub(super) fn start(process: usize, post: &Arc<Post>, parsers: Vec<RangeParser>, fault: &Fault) -> Self {
+    pub(super) fn start(
+        process: usize,
+        post: &Arc<Post>,
+        (parsers, taker): (Vec<RangeParser>, Option<RangeTaker>),
+        fault: &Fault,
+    ) -> Self {
         let held = HeldRanges::default();
         let (requests, requested) = unbounded::<RangeRequest>();
         for mut parser in parsers {
             let (held, post, requested) = (Arc::clone(&held), Arc::clone(post), requested.clone());
             spawn("parser", fault, move || {
-                for RangeRequest { range, stretch, length } in requested {
-                    let (kept, rows) = parser.parse_to_hold(stretch, length);
+                for RangeRequest { range, plan, needed } in requested {
+                    let parsed = parser.parse_planned(&plan);
+                    let extent = parsed.extent;
                     let mut ranges = held.lock().unwrap_or_else(PoisonError::into_inner);
-                    kept.and_then(|kept| ranges.insert(range, kept));
+                    *ranges = ranges.split_off(&needed);
+                    ranges.insert(range, parsed);
                     drop(ranges);
-                    post.send(0, ReaderMessage::Parsed(process, range, rows));
+                    post.send(0, ReaderMessage::Parsed(process, range, extent));
                 }
             });
         }
-        RangeFollower { held, requests }
+        RangeFollower { held, requests, taker }
     }
 
     /// Parses a range when a thread is free. Returns whether one will be.
@@ -102,21 +118,10 @@ impl RangeFollower {
         self.requests.send(request).is_ok()
     }
 
-    /// Takes the records of rows out of a range. Rows come in their order, so earlier ranges are
-    /// not needed any more. A range without rows is not used. `None` if they don't fit what was
-    /// parsed.
-    pub(super) fn take(&self, rows: &AssignedRows) -> Option<Records> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        *held = held.split_off(&rows.range);
-        if rows.epochs.0.is_empty() {
-            held.remove(&rows.range);
-            return Some(Records::default());
-        }
-        let range = held.get_mut(&rows.range)?;
-        let records = range.assign(rows)?;
-        if range.is_done() {
-            held.remove(&rows.range);
-        }
-        Some(records)
+    /// Takes the rows of a range. Returns the records in batches, and what to send back; `None` if
+    /// it is not here.
+    pub(super) fn take(&mut self, handover: RangeHandover) -> Option<(Vec<Records>, RangeResult)> {
+        let range = self.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&handover.range)?;
+        Some(self.taker.as_mut()?.take(handover, range))
     }
 }

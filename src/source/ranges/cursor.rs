@@ -1,5 +1,6 @@
 //! Takes rows that were parsed ahead, in ranges, in the order of the file.
 
+use super::handover::{RangeHandover, RangeResult, ReaderState};
 use super::{ParsedFate, ParsedRange, ParsedRow, RangePlan, RangeSupply};
 use crate::connect::SourceError;
 use crate::source::RowSurvey;
@@ -8,11 +9,14 @@ use crate::source::rows::RowReader;
 use crate::state::Position;
 
 /// The way to get the next row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowAccess {
     /// The row is parsed.
     Parsed,
-    /// The range of the row is not parsed yet.
+    /// Another process holds the range of the row, and takes its rows once it has the clock.
+    Elsewhere,
+    /// Another process has taken its rows.
+    Taken(Box<RangeResult>),
+    /// The range of the row is not parsed, or not taken yet.
     Wait,
     /// The row must be read from the file.
     Read,
@@ -29,8 +33,8 @@ pub(crate) struct RangeCursor {
     /// Whether the rest of that stretch must be read.
     is_refused: bool,
     current: Option<CurrentRange>,
-    /// A range that another process holds and that is not used, with the number of that process.
-    unused: Option<(usize, usize)>,
+    /// Whether the process that holds the current range has the clock.
+    is_away: bool,
 }
 
 /// A range whose rows are being taken.
@@ -47,24 +51,13 @@ struct CurrentRange {
 #[derive(Clone, Copy)]
 pub(crate) struct TakenRow {
     row: ParsedRow,
-    /// Index of its stretch in the plan, and its index in the range.
-    pub(crate) range: usize,
-    pub(crate) index: usize,
     /// Number of records before it in the range.
     record: usize,
     /// The line where it begins.
     pub(crate) line: u64,
-    /// Whether its values are in this process, and the process that holds them if not.
-    pub(crate) is_here: bool,
-    pub(crate) holder: usize,
 }
 
 impl TakenRow {
-    /// The index of its key.
-    pub(crate) fn key(&self) -> u32 {
-        self.row.key
-    }
-
     /// Returns its clock value, if a column moves the clock.
     pub(crate) fn clock(&self, has_clock: bool) -> Result<Option<i64>, UnusableRow> {
         match self.row.fate {
@@ -76,7 +69,7 @@ impl TakenRow {
 
 impl RangeCursor {
     pub(crate) fn new(plan: RangePlan, supply: Box<dyn RangeSupply>, first_row: u64) -> Self {
-        RangeCursor { plan, supply, first_row, next: 0, is_refused: false, current: None, unused: None }
+        RangeCursor { plan, supply, first_row, next: 0, is_refused: false, current: None, is_away: false }
     }
 
     /// Determines the way to get the next row, which has the number `row`. If the row must be read,
@@ -89,11 +82,18 @@ impl RangeCursor {
     ) -> Result<RowAccess, SourceError> {
         loop {
             if let Some(current) = &self.current {
+                let result = if self.is_away { self.supply.take_back() } else { None };
+                if self.is_away && result.is_none() {
+                    return Ok(RowAccess::Wait);
+                }
                 if current.rows < current.range.rows.len() {
                     return Ok(RowAccess::Parsed);
                 }
                 rows.park(self.end_of(current));
-                (self.current, self.is_refused) = (None, true);
+                (self.current, self.is_away, self.is_refused) = (None, false, true);
+                if let Some(result) = result {
+                    return Ok(RowAccess::Taken(Box::new(result)));
+                }
             }
             if row < self.first_row {
                 return Ok(RowAccess::Read);
@@ -112,36 +112,43 @@ impl RangeCursor {
                 return Ok(RowAccess::Read);
             }
             let Some(mut range) = self.supply.take(self.next) else { return Ok(RowAccess::Wait) };
-            let follows = range.start == self.plan.offset(position) && range.end > range.start;
-            if !range.is_parsed || !follows || self.plan.is_cut_short(stretch, &range) {
+            let extent = &range.extent;
+            let follows = extent.start == self.plan.offset(position) && extent.end > extent.start;
+            if !extent.is_parsed || !follows || self.plan.is_cut_short(stretch, extent) {
                 self.is_refused = true;
-                let is_elsewhere = range.is_parsed && range.held.is_none();
-                self.unused = is_elsewhere.then_some((self.next, range.holder));
                 return Ok(RowAccess::Read);
             }
-            if let Some(held) = &mut range.held {
-                survey.merge(&std::mem::take(&mut held.survey));
-            }
+            survey.merge(&std::mem::take(&mut range.held.survey));
+            let is_elsewhere = range.holder.is_some() && extent.rows > 0;
             self.current = Some(CurrentRange { range, start: position, rows: 0, records: 0 });
+            if is_elsewhere {
+                return Ok(RowAccess::Elsewhere);
+            }
         }
     }
 
-    /// Returns a range that its holder may discard, with the number of that process.
-    pub(crate) fn take_unused(&mut self) -> Option<(usize, usize)> {
-        self.unused.take()
+    /// Hands the clock to the process that holds the current range.
+    pub(crate) fn hand_over(&mut self, state: ReaderState) {
+        let Some(CurrentRange { range, start, .. }) = &self.current else { return };
+        let Some(holder) = range.holder else { return };
+        let plan = self.plan.of_one(self.next);
+        self.supply.hand_over(holder, RangeHandover { range: self.next, plan, start: *start, state });
+        self.is_away = true;
     }
 
     /// The position after a range: the beginning of the next file, if there is one.
     fn end_of(&self, CurrentRange { range, start, .. }: &CurrentRange) -> Position {
-        match self.plan.passes_to_next_file(start.part, range) {
+        let extent = &range.extent;
+        match self.plan.passes_to_next_file(start.part, extent) {
             true => Position::new(start.part + 1, 0),
-            false => self.plan.position(*start, range.end, range.lines),
+            false => self.plan.position(*start, extent.end, extent.lines),
         }
     }
 
-    /// Whether the next row is parsed.
+    /// Whether the next row is parsed and here.
     pub(crate) fn has_row(&self) -> bool {
         let next = match &self.current {
+            Some(_) if self.is_away => return false,
             Some(current) if current.rows < current.range.rows.len() => return true,
             Some(_) => self.next + 1,
             None if self.is_refused => return false,
@@ -150,33 +157,28 @@ impl RangeCursor {
         next < self.plan.stretches.len() && self.supply.is_ready(next)
     }
 
-    /// Takes the next row after [`RowAccess::Parsed`], with the position before it, and moves `rows`
-    /// to the position after it.
-    pub(crate) fn take(&mut self, rows: &mut RowReader) -> Option<(Position, TakenRow)> {
+    /// Takes the next row after [`RowAccess::Parsed`], with the position before it.
+    pub(crate) fn take(&mut self) -> Option<(Position, TakenRow)> {
+        let position = self.position()?;
         let current = self.current.as_mut()?;
         let row = *current.range.rows.get(current.rows)?;
-        let (plan, range, start) = (&self.plan, &current.range, current.start);
-        let at =
-            |row: &ParsedRow| plan.position(start, range.start + u64::from(row.start), u64::from(row.line));
-        let position = at(&row);
-        let next = range.rows.get(current.rows + 1);
-        rows.park(next.map_or_else(|| plan.position(start, range.end, range.lines), at));
-        let taken = TakenRow {
-            row,
-            range: self.next,
-            index: current.rows,
-            record: current.records,
-            line: self.plan.line(position),
-            is_here: current.range.held.is_some(),
-            holder: current.range.holder,
-        };
+        let taken = TakenRow { row, record: current.records, line: self.plan.line(position) };
         current.rows += 1;
         current.records += usize::from(row.is_record());
         Some((position, taken))
     }
 
-    /// Returns the content of a row, and adds the values of a record to `values`, if they are in
-    /// this process.
+    /// The position of the next row, in a range whose rows are being taken.
+    pub(crate) fn position(&self) -> Option<Position> {
+        let CurrentRange { range, start, rows, .. } = self.current.as_ref()?;
+        let extent = &range.extent;
+        Some(match range.rows.get(*rows) {
+            Some(row) => self.plan.position(*start, extent.start + u64::from(row.start), row.line.into()),
+            None => self.plan.position(*start, extent.end, extent.lines),
+        })
+    }
+
+    /// Returns the content of a row, and adds the values of a record to `values`.
     pub(crate) fn content(&self, taken: &TakenRow, values: &mut Vec<f64>) -> RowContent {
         let ParsedRow { event, key, fate, .. } = taken.row;
         let (event, fate) = match fate {
@@ -186,8 +188,9 @@ impl RangeCursor {
             ParsedFate::Content(fate) => (Some(event), fate),
         };
         let mut content = RowContent { event, fate, key, entity: None, fingerprint: None };
-        let held = self.current.as_ref().and_then(|current| current.range.held.as_ref());
-        if let Some(held) = held.filter(|_| taken.row.is_record()) {
+        if let Some(CurrentRange { range: ParsedRange { held, .. }, .. }) = &self.current
+            && taken.row.is_record()
+        {
             let start = taken.record * held.width;
             values.extend_from_slice(&held.values[start..start + held.width]);
             content.entity = held.entities.get(taken.record).copied();

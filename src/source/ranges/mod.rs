@@ -18,21 +18,23 @@
 //! the rows before ended. The same happens for a range that could not be parsed, so errors come
 //! from the same row and have the same text. A wrong guess costs time and changes nothing.
 //!
-//! **Rows that others hold.** For a range parsed by another process, only [`ParsedRow`]s arrive:
-//! times, key, and where the row begins. Their values stay there, and their epochs are sent back
-//! ([`AssignedRows`]).
+//! **Rows that others hold.** No row of a range that another process has parsed is sent. Instead
+//! the clock goes to the values: the process that takes rows sends its [`ReaderState`] to the
+//! holder, whose own reader takes the rows of that range, in the same code. It returns the state
+//! after them and the epochs that they have closed ([`RangeResult`]). One clock still passes all
+//! rows in the order of the files; only the process in which it does so changes. So epochs, late
+//! rows, counters and errors are those of one reader by construction.
 //!
 //! **Parquet files** are cut between rows, so nothing is guessed. Offsets in ranges then count the
 //! rows of a file, over its row groups. A **packed file** is one range, if it is small: it can't be
 //! read from its middle.
 
 mod cursor;
-mod held;
+mod handover;
 mod parser;
 mod pool;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use hushflow_mechanism::moments::wipe;
 use hushflow_operators::Entity;
@@ -44,19 +46,20 @@ use crate::connect::FileCut;
 use crate::state::Position;
 
 pub(super) use cursor::{RangeCursor, RowAccess, TakenRow};
-pub(crate) use held::{AssignedRows, HeldRange};
+pub(super) use handover::{LeapNotice, ReturnedRows};
+pub(crate) use handover::{RangeHandover, RangeResult, RangeTaker};
 pub(crate) use parser::RangeParser;
 use pool::{Pool, PooledVec};
-pub(crate) use words::Words;
 
 /// Most rows of a range. One with more is read in its turn.
-const MOST_ROWS: usize = 1 << 18;
+const MOST_ROWS: usize = 1 << 20;
 
 /// The stretches of all files, in their order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RangePlan {
     pub(crate) stretches: Vec<FileStretch>,
-    /// How each file is cut.
+    /// How each file is cut, from this one on.
+    first_file: u32,
     files: Vec<FileCut>,
 }
 
@@ -75,9 +78,19 @@ impl RangePlan {
     /// Bytes of a stretch, and rows of one in a Parquet file.
     pub(crate) const STRETCH: (u64, u64) = (1 << 19, 1 << 15);
 
+    /// Most bytes of a stretch of long files for several processes: the clock goes from one to
+    /// another for each stretch.
+    pub(crate) const LONGEST: u64 = 1 << 21;
+
+    /// Bytes of the text files that are cut.
+    pub(crate) fn length(files: &[FileCut]) -> u64 {
+        let length = |file: &FileCut| if let FileCut::Bytes(length) = file { *length } else { 0 };
+        files.iter().map(length).sum()
+    }
+
     /// Cuts files into stretches of this number of bytes or rows.
     pub(crate) fn new(files: Vec<FileCut>, (bytes, rows): (u64, u64)) -> Self {
-        let mut plan = RangePlan { stretches: Vec::new(), files };
+        let mut plan = RangePlan { stretches: Vec::new(), first_file: 0, files };
         let mut stretches = Vec::new();
         for (part, file) in (0..).zip(&plan.files) {
             let (stretch, number, end) = match file {
@@ -99,8 +112,15 @@ impl RangePlan {
         plan
     }
 
+    /// The plan of one stretch, for the process that parses it.
+    pub(crate) fn of_one(&self, stretch: usize) -> Self {
+        let stretch = self.stretches[stretch];
+        let file = stretch.start.part;
+        RangePlan { stretches: vec![stretch], first_file: file, files: vec![self.file(file).clone()] }
+    }
+
     /// Number of bytes that a file must have in every process that reads it.
-    pub(crate) fn least_length(&self, stretch: &FileStretch) -> u64 {
+    fn least_length(&self, stretch: &FileStretch) -> u64 {
         match self.file(stretch.start.part) {
             FileCut::Bytes(length) | FileCut::Whole(length) => *length,
             FileCut::Uncut | FileCut::Rows(_) => 0,
@@ -113,7 +133,8 @@ impl RangePlan {
     }
 
     fn file(&self, part: u32) -> &FileCut {
-        self.files.get(part as usize).unwrap_or(&FileCut::Uncut)
+        let index = part.checked_sub(self.first_file).and_then(|index| self.files.get(index as usize));
+        index.unwrap_or(&FileCut::Uncut)
     }
 
     /// The offset of a position, as ranges count.
@@ -155,12 +176,12 @@ impl RangePlan {
     }
 
     /// Whether a range is known to be incomplete.
-    fn is_cut_short(&self, stretch: &FileStretch, range: &ParsedRange) -> bool {
+    fn is_cut_short(&self, stretch: &FileStretch, range: &RangeExtent) -> bool {
         matches!(self.file(stretch.start.part), FileCut::Rows(_)) && range.end != stretch.to
     }
 
     /// Whether a file ends with a range, and another file follows.
-    fn passes_to_next_file(&self, part: u32, range: &ParsedRange) -> bool {
+    fn passes_to_next_file(&self, part: u32, range: &RangeExtent) -> bool {
         let is_last = match self.file(part) {
             FileCut::Rows(groups) => groups.last().is_some_and(|&rows| range.end >= rows),
             _ => range.ends_file,
@@ -187,28 +208,50 @@ pub(crate) trait RangeSupply: Send {
     /// Informs it that this range is taken next.
     fn want(&mut self, range: usize);
 
-    /// Whether a range is parsed.
+    /// Whether a range is parsed in this process.
     fn is_ready(&self, range: usize) -> bool;
+
+    /// Lets the process that holds a range take its rows.
+    fn hand_over(&mut self, holder: usize, handover: RangeHandover);
+
+    /// Returns what has become of the range that was handed over. Waits a short time, and returns
+    /// `None` if that is not known by then.
+    fn take_back(&mut self) -> Option<RangeResult>;
 }
 
-/// The rows of a range.
-#[derive(Default)]
-pub(crate) struct ParsedRange {
+/// Where a parsed range begins and ends.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+pub(crate) struct RangeExtent {
     /// Whether it was parsed. If not, its rows must be read in their turn.
     pub(crate) is_parsed: bool,
     /// Offset of the first row.
-    pub(crate) start: u64,
+    start: u64,
     /// Offset after the last row.
     pub(crate) end: u64,
     /// Line ends from the first row to the end.
-    pub(crate) lines: u64,
+    lines: u64,
     /// Whether the file ends with it.
-    pub(crate) ends_file: bool,
-    pub(crate) rows: PooledVec<ParsedRow>,
-    /// What the rows hold beside; `None` if another process holds it.
-    pub(crate) held: Option<HeldContent>,
-    /// That process.
-    pub(crate) holder: usize,
+    ends_file: bool,
+    /// Number of rows.
+    rows: u64,
+}
+
+/// A parsed range, here or in another process.
+#[derive(Default)]
+pub(crate) struct ParsedRange {
+    pub(crate) extent: RangeExtent,
+    /// Its rows, if they are here.
+    rows: PooledVec<ParsedRow>,
+    held: HeldContent,
+    /// The process that holds the rows, if it is another one.
+    pub(crate) holder: Option<usize>,
+}
+
+impl ParsedRange {
+    /// A range whose rows the process with this number holds.
+    pub(crate) fn elsewhere(extent: RangeExtent, holder: usize) -> Self {
+        ParsedRange { extent, holder: Some(holder), ..ParsedRange::default() }
+    }
 }
 
 /// A row of a range, without its values. Private.

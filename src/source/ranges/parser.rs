@@ -4,8 +4,8 @@ use std::io::{self, BufRead};
 use std::sync::Arc;
 
 use super::{
-    FileStretch, HeldContent, HeldRange, MOST_ROWS, ParsedFate, ParsedRange, ParsedRow, PooledVec,
-    RangeBuffers, Words,
+    FileStretch, HeldContent, MOST_ROWS, ParsedFate, ParsedRange, ParsedRow, PooledVec, RangeBuffers,
+    RangeExtent, RangePlan,
 };
 use crate::connect::{SourceError, io_error};
 use crate::format::Defect;
@@ -37,13 +37,13 @@ impl RangeParser {
         RangeParser { rules, columns, rows, buffers }
     }
 
-    /// Parses a range whose rows another process takes, from a file that has at least this length
-    /// there. Returns what stays here and what is sent.
-    pub(crate) fn parse_to_hold(&mut self, stretch: FileStretch, length: u64) -> (Option<HeldRange>, Words) {
+    /// Parses the stretch of a plan that another process has made, if the file has the length that
+    /// it has there.
+    pub(crate) fn parse_planned(&mut self, plan: &RangePlan) -> ParsedRange {
+        let [stretch] = &plan.stretches[..] else { return ParsedRange::default() };
         let found = self.rows.name_of(stretch.start.part).metadata();
-        let is_same = found.is_ok_and(|found| found.len() >= length);
-        let parsed = if is_same { self.parse(stretch) } else { ParsedRange::default() };
-        HeldRange::split(parsed, Arc::clone(&self.rules))
+        let is_same = found.is_ok_and(|found| found.len() >= plan.least_length(stretch));
+        if is_same { self.parse(*stretch) } else { ParsedRange::default() }
     }
 
     /// Parses the rows that begin in a stretch.
@@ -99,11 +99,10 @@ impl RangeParser {
         let is_exact = self.rows.counts_rows();
         let first = if is_exact { stretch.start } else { Position::new(stretch.start.part, start) };
         self.rows.park(first);
-        let (mut range, mut held) = (ParsedRange { start, ..ParsedRange::default() }, HeldContent::default());
-        range.rows = PooledVec::of(&self.buffers.rows);
-        held.values = PooledVec::of(&self.buffers.values);
-        held.width = self.rules.width();
-        held.survey = RowSurvey::new(&self.columns);
+        let mut range = ParsedRange { rows: PooledVec::of(&self.buffers.rows), ..ParsedRange::default() };
+        range.held.values = PooledVec::of(&self.buffers.values);
+        range.held.width = self.rules.width();
+        range.held.survey = RowSurvey::new(&self.columns);
         let mut base = None;
         loop {
             let read = self.rows.read_within(stretch.to)?;
@@ -116,15 +115,15 @@ impl RangeParser {
             }
             match read {
                 RangeRow::Row(before) if range.rows.len() < most => {
-                    let Some(row) = self.parse_row(start, first_line, before, &mut held) else {
+                    let Some(row) = self.parse_row(start, first_line, before, &mut range.held) else {
                         return Ok(ParsedRange::default());
                     };
                     range.rows.push(row);
                 }
                 read => {
-                    range.ends_file = read == RangeRow::FileEnd;
-                    (range.end, range.lines) = (end, end_line - first_line);
-                    (range.held, range.is_parsed) = (Some(held), true);
+                    let (lines, ends_file) = (end_line - first_line, read == RangeRow::FileEnd);
+                    let rows = range.rows.len() as u64;
+                    range.extent = RangeExtent { is_parsed: true, start, end, lines, ends_file, rows };
                     return Ok(range);
                 }
             }
@@ -182,7 +181,7 @@ fn is_cut(row: &ParsedRow) -> bool {
 fn first_whole(range: &ParsedRange) -> Option<(usize, u64)> {
     let shown = &range.rows[..range.rows.len().min(SHOWN_ROWS)];
     let first = shown.windows(WHOLE_ROWS).position(|rows| !rows.iter().any(is_cut))?;
-    Some((first, range.start + u64::from(shown[first].start)))
+    Some((first, range.extent.start + u64::from(shown[first].start)))
 }
 
 /// Returns the number of bytes up to the first row after the first line end that ends a row. With
