@@ -4,6 +4,7 @@ use std::path::Path;
 
 use hushflow::ledger::LedgerHome;
 use hushflow::mechanism::error::ExpectedError;
+use hushflow::mechanism::sampling::Sampling;
 use hushflow::pipeline::{Pipeline, Training};
 use hushflow::publication::{MomentPublication, PublicationError};
 use hushflow::runtime::{RunOptions, confirm_budget};
@@ -43,6 +44,15 @@ struct TrainingPlan<'a> {
     memory: u64,
 }
 
+/// Says how often a row takes part.
+fn participation(training: &Training) -> String {
+    match training.sampling {
+        Sampling::InOrder => training.participation(training.passes).to_string(),
+        Sampling::Poisson => format!("{} times on average (poisson)", training.passes),
+        Sampling::BallsInBins => format!("{} times, at random steps (balls-in-bins)", training.passes),
+    }
+}
+
 /// Maximum number of passes whose ε is printed.
 const PASSES: u32 = 10;
 
@@ -69,8 +79,11 @@ impl<'a> TrainingPlan<'a> {
             parameters: parameters.columns.len(),
             steps: horizon,
             steps_per_pass: training.steps_per_pass(),
-            left_out: training.records - training.steps_per_pass() * u64::from(training.batch_size),
-            participation: training.participation(training.passes).to_string(),
+            left_out: match training.sampling.is_public() {
+                true => training.records - training.steps_per_pass() * u64::from(training.batch_size),
+                false => 0,
+            },
+            participation: participation(training),
             neighbours: parameters.privacy.neighbours,
             clip_norm: parameters.privacy.clip_norm,
             epsilon: parameters.privacy.epsilon,
@@ -156,7 +169,6 @@ struct RowsReport {
 /// Reads the rows and prints how a run would use them.
 pub(in crate::cli) fn print_check(
     pipeline: &Pipeline,
-    training: &Training,
     (file, state): (&Path, &Path),
     json: bool,
 ) -> Result<(), CliError> {
@@ -165,12 +177,11 @@ pub(in crate::cli) fn print_check(
     let clip_norm = pipeline.privacy.clip_norm;
     let dimension = publication.layout().dimension;
     let mut norms = Vec::new();
-    for step in 1..=training.steps_per_pass() {
-        examples.gradients(examples.batch(step), &vec![0.0; dimension], &mut |gradient| {
-            let norm = gradient.iter().map(|value| value * value).sum::<f64>().sqrt();
-            norms.extend(Some(norm).filter(|norm| !norm.is_nan()));
-        });
-    }
+    let rows: Vec<usize> = (0..examples.len()).collect();
+    examples.gradients(&rows, &vec![0.0; dimension], &mut |gradient| {
+        let norm = gradient.iter().map(|value| value * value).sum::<f64>().sqrt();
+        norms.extend(Some(norm).filter(|norm| !norm.is_nan()));
+    });
     norms.sort_by(f64::total_cmp);
     let quantile = |share: f64| {
         let last = norms.len().saturating_sub(1);
