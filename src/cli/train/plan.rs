@@ -141,6 +141,18 @@ impl<'a> TrainingPlan<'a> {
     }
 }
 
+/// Refuses to compare strategies for batches that are drawn at random: their noise is searched for
+/// one strategy at a time.
+pub(in crate::cli) fn refuse_comparison(pipeline: &Pipeline) -> Result<(), CliError> {
+    match &pipeline.training {
+        Some(training) if !training.sampling.is_public() => Err(CliError::usage(
+            "strategies are not compared for batches that are drawn at random: name one as strategy in [release], and leave \
+             out --strategy, --all and --plot",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Prints the forecast of a training run.
 pub(in crate::cli) fn print_plan(
     pipeline: &Pipeline,
