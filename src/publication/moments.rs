@@ -148,7 +148,9 @@ impl MomentPublication {
         let together =
             if parameters.discovery().is_some() { parameters.epochs.schedule.horizon() } else { 1 };
         if let Schedule::ByCount(CountSchedule { records_per_epoch, .. }) = parameters.epochs.schedule
-            && let rows = records_per_epoch.saturating_mul(together)
+            // A batch that is drawn at random may have all rows.
+            && let of_batch = random_batches(&parameters).map_or(0, |(batches, _)| batches.records)
+            && let rows = records_per_epoch.saturating_mul(together).max(of_batch)
             && let Some(most) = mechanism.most_records().filter(|&most| most < rows)
         {
             return Err(PublicationError::TooLong { rows, most });

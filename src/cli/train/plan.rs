@@ -129,6 +129,10 @@ impl<'a> TrainingPlan<'a> {
         let spent = self.epsilon_by_pass.iter();
         let spent: Vec<_> = spent.map(|(pass, epsilon)| format!("{} ({pass})", number(*epsilon))).collect();
         text += &format!("ε spent after each pass: {}\n", spent.join(", "));
+        if !training.sampling.is_public() {
+            text += "batches are secret: (ε, δ) and the sensitivity are those of one participation at random steps, for those who \
+                     can't time the steps\n";
+        }
         text += &format!("strategy {} for {}\n", self.strategy, self.workload);
         text += &format!(
             "noise in the mean gradients of that workload, per coordinate: {} (root mean square over the steps), {} after the last\n",
