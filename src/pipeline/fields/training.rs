@@ -95,14 +95,14 @@ pub(super) static TRAINING: SectionDefinition = SectionDefinition {
             "batch_size",
             FieldType::Count { least: 1, most: u32::MAX as u64 },
             "1000",
-            "m: rows in a step. Rows that don't fill a last batch are left out.",
+            "m: rows in a step, on average if they are drawn at random. In order, rows that don't fill a last batch are left out.",
         )
         .costs("None. The noise of a mean gradient falls with m."),
         Field::required(
             "passes",
             FieldType::Count { least: 1, most: u32::MAX as u64 },
             "5",
-            "k: passes over the rows. Every row takes part once in each.",
+            "k: passes over the rows. Every row takes part once in each, with `poisson` on average.",
         )
         .costs("Noise grows with it, by a factor between its root and itself."),
         Field::with_default(
