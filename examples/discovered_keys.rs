@@ -3,6 +3,7 @@
 //!
 //! ```sh
 //! cargo run --release --example discovered_keys -- 300000 1.05,1.3,2
+//! cargo run --release --example discovered_keys -- dp-sqlp 10000000
 //! ```
 //!
 //! The arguments are the number of people and the exponents of Zipf's law of the keys. A person has
@@ -14,6 +15,12 @@
 //!   and a threshold for K keys (Wilson et al. 2020).
 //! - *Weighted*: a person with k keys gives each 1/√k (Gopi et al. 2020, "Differentially Private
 //!   Set Union", weighted Gaussian), so noise is for 1.
+
+//!
+//! With `dp-sqlp` it has the synthetic stream of Section 5.1 of "Differentially Private Stream
+//! Processing at Scale" (Zhang et al. 2024), with this number of people: a million keys of a
+//! Zipf-Mandelbrot law (q = 1000, s = 1.4), and for each person a number of records of another
+//! (q = 26, s = 6.738), at most 32; ε = 6 and δ = 10⁻⁹, half of it for keys.
 
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
@@ -75,11 +82,11 @@ fn beyond(totals: &HashMap<u32, f64>, threshold: f64, deviation: f64, random: &m
 fn found(
     people: &[Vec<u32>],
     (most, epochs): (usize, u64),
-    multiplier: f64,
+    (multiplier, delta): (f64, f64),
     random: &mut NoiseGenerator,
 ) -> Result<usize, Box<dyn Error>> {
     let parameters = DiscoveryParameters {
-        delta: OF_KEYS,
+        delta,
         share: SHARE,
         most: 1 << 20,
         at_least: 1,
@@ -118,7 +125,11 @@ fn found(
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let number = arguments.next().ok_or("how many people?")?.parse()?;
+    let number = arguments.next().ok_or("how many people?")?;
+    if number == "dp-sqlp" {
+        return beside_dp_sqlp(arguments.next().ok_or("how many people?")?.parse()?);
+    }
+    let number = number.parse()?;
     let exponents = arguments.next().ok_or("which exponents?")?;
     let multiplier = gaussian::noise_multiplier(Epsilon::new(EPSILON)?, Delta::new(DELTA)?).value();
     println!("exponent,keys,K,gaussian,weighted,1 epoch,12 epochs,100 epochs");
@@ -138,11 +149,54 @@ fn main() -> Result<(), Box<dyn Error>> {
             let thresholds: Vec<f64> = (1..=most).map(of).collect::<Result<_, _>>()?;
             let threshold = thresholds.into_iter().fold(0.0, f64::max);
             let weighted = beyond(&totals(&people, most, weight), threshold, deviation, random);
-            let stream = [1, 12, 100].map(|epochs| found(&people, (most, epochs), multiplier, random));
+            let stream = [1, 12, 100].map(|epochs| found(&people, (most, epochs), (multiplier, OF_KEYS), random));
             let stream: Vec<_> = stream.into_iter().collect::<Result<_, _>>()?;
             let stream: Vec<_> = stream.iter().map(ToString::to_string).collect();
             println!("{exponent},{occurring},{most},{gaussian},{weighted},{}", stream.join(","));
         }
+    }
+    Ok(())
+}
+
+/// A law of the ranks from 1 with probabilities proportional to (rank + q)^(−s).
+struct ZipfMandelbrot(Vec<f64>);
+
+impl ZipfMandelbrot {
+    fn new(ranks: u32, q: f64, s: f64) -> Self {
+        let mut sum = 0.0;
+        let term = |rank: u32| {
+            sum += (f64::from(rank) + q).powf(-s);
+            sum
+        };
+        Self((1..=ranks).map(term).collect())
+    }
+
+    fn sample(&self, random: &mut NoiseGenerator) -> Result<u32, Box<dyn Error>> {
+        let total = self.0.last().copied().ok_or("no rank")?;
+        let drawn = Uniform::new(0.0, total)?.sample(random);
+        Ok(self.0.partition_point(|&sum| sum <= drawn) as u32 + 1)
+    }
+}
+
+/// Prints the keys found in the stream of Section 5.1 of the DP-SQLP paper.
+fn beside_dp_sqlp(number: usize) -> Result<(), Box<dyn Error>> {
+    const MOST: usize = 32;
+    let (epsilon, delta, of_keys) = (6.0_f64, 1e-9, 1e-12);
+    let of_noise = delta - (1.0 + epsilon.exp()) * of_keys;
+    let multiplier = gaussian::noise_multiplier(Epsilon::new(epsilon)?, Delta::new(of_noise)?).value();
+    let random = &mut NoiseSource::Seeded(7).generator(1, 0)?;
+    let (records, keys) = (ZipfMandelbrot::new(100_000, 26.0, 6.738), ZipfMandelbrot::new(1_000_000, 1000.0, 1.4));
+    let mut people = Vec::with_capacity(number);
+    for _ in 0..number {
+        let records = records.sample(random)?.min(MOST as u32);
+        let mut own = (0..records).map(|_| keys.sample(random)).collect::<Result<Vec<u32>, _>>()?;
+        own.sort_unstable();
+        own.dedup();
+        people.push(own);
+    }
+    println!("epochs,keys found");
+    for epochs in [100, 1000] {
+        println!("{epochs},{}", found(&people, (MOST, epochs), (multiplier, of_keys), random)?);
     }
     Ok(())
 }

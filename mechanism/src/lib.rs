@@ -23,6 +23,7 @@ mod range;
 mod reference;
 mod registers;
 pub mod release;
+pub mod sampling;
 pub mod sensitivity;
 pub mod series;
 pub mod strategy;

@@ -142,6 +142,9 @@ pub(crate) fn execute(arguments: &AuditArguments) -> Result<(), CliError> {
     if pipeline.discovery().is_some() {
         return Err(PublicationError::AuditDiscovery.into());
     }
+    if pipeline.training.as_ref().is_some_and(|training| !training.sampling.is_public()) {
+        return Err(PublicationError::AuditSampling.into());
+    }
     let of_file = pipeline.public_parameters().participation();
     let participation = arguments.participation.unwrap_or(of_file);
     let (publication, mechanism) = mechanism(&pipeline, participation, of_file)?;

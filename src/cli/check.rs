@@ -86,8 +86,8 @@ pub(crate) fn execute(arguments: &CheckArguments) -> Result<(), CliError> {
     refuse_sockets(&pipeline)?;
     let state = arguments.state.clone().or_else(|| pipeline.state_directory.clone());
     let state = state.unwrap_or_else(|| NO_STATE.into());
-    if let Some(training) = &pipeline.training {
-        return print_check(&pipeline, training, (&arguments.pipeline, &state), arguments.json);
+    if pipeline.training.is_some() {
+        return print_check(&pipeline, (&arguments.pipeline, &state), arguments.json);
     }
     let wrong = |error| CliError::from(error).in_pipeline(&arguments.pipeline);
     let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ()).map_err(wrong)?;

@@ -117,6 +117,7 @@ fn only(object: &mut Value, names: &[&str]) {
 
 fn json(account: &LedgerAccount) -> Value {
     let Ledger { data_set, budget, entries } = &account.book.ledger;
+    let gaussian = |number: f64| Some(number).filter(|_| !account.adds_guarantees());
     let composition = account.composition.as_ref().ok().map(|(spent, epsilon)| {
         json!({
             "unit": word_of(&account.adjacency.unit),
@@ -126,9 +127,9 @@ fn json(account: &LedgerAccount) -> Value {
             "delta": account.delta.value(),
             "accountant": epsilon.map(|computed| computed.accountant.to_string()),
             "numerical_error": epsilon.map(|computed| computed.numerical_error),
-            "rho": spent.rho(),
-            "mu": spent.mu(),
-            "total_variation": spent.total_variation(),
+            "rho": gaussian(spent.rho()),
+            "mu": gaussian(spent.mu()),
+            "total_variation": gaussian(spent.total_variation()),
         })
     });
     json!({
@@ -138,7 +139,7 @@ fn json(account: &LedgerAccount) -> Value {
         "composition": composition,
         "problem": account.problem(),
         "budget": budget.as_ref().map(limit),
-        "left": budget.as_ref().map(|budget| json!({ "epsilon": account.left(), "delta": budget.delta() })),
+        "left": budget.as_ref().map(|_| json!({ "epsilon": account.left(), "delta": account.left_delta() })),
     })
 }
 
@@ -157,7 +158,7 @@ fn text(account: &LedgerAccount) -> String {
     text += &format!("\n{} together, for {}: ", count(entries.len()), account.adjacency);
     text += &match (&account.composition, account.epsilon()) {
         (Ok((spent, _)), Some(found)) => format!(
-            "(ε, δ) = ({}, {}){}, ρ = {}, μ = {}\n",
+            "(ε, δ) = ({}, {}){}{}\n",
             number(found.epsilon),
             number(account.delta.value()),
             match found.numerical_error {
@@ -168,15 +169,18 @@ fn text(account: &LedgerAccount) -> String {
                     number(error)
                 ),
             },
-            number(spent.rho()),
-            number(spent.mu())
+            match account.adds_guarantees() {
+                true => "; the budget adds up ε and δ, since the first entry draws batches at random".into(),
+                false => format!(", ρ = {}, μ = {}", number(spent.rho()), number(spent.mu())),
+            }
         ),
         _ => format!("NO GUARANTEE: {}\n", account.problem().unwrap_or_default()),
     };
     text + &match (budget, account.left()) {
         (None, _) => "no budget\n".into(),
         (Some(budget), Some(left)) => {
-            format!("budget: {budget}; left for one more pipeline: ({left}, {:e})\n", budget.delta())
+            let delta = account.left_delta().unwrap_or_default();
+            format!("budget: {budget}; left for one more pipeline: ({left}, {delta:e})\n")
         }
         (Some(budget), None) => format!("budget: {budget}; nothing is left\n"),
     }
@@ -232,6 +236,7 @@ fn line(entry: &LedgerEntry) -> Value {
         "noise_multiplier": charge.noise_multiplier,
         "total_variation": charge.total_variation,
         "epochs": charge.epochs,
+        "sampled": charge.sampled,
     })
 }
 

@@ -23,13 +23,13 @@ use hushflow::plot::{PlotCurve, error_per_step};
 use hushflow::publication::{DiscoverySetting, PublicationError, with_indicators};
 use hushflow::strategies::matrix;
 use hushflow::strategies::schedule::LearningRates;
-use hushflow::strategies::{Candidate, RequestedStrategy, StrategiesError};
+use hushflow::strategies::{Candidate, StrategiesError};
 use serde::Serialize;
 
 use super::output::SearchStatus;
 use super::output::{print_json, print_wrapped};
 use super::signals::set_by_signals;
-use super::train::print_plan;
+use super::train::{print_plan, refuse_comparison};
 use super::{CliError, number_in, word};
 use advice::COMPARED_HORIZON;
 use columns::ColumnForecasts;
@@ -122,7 +122,8 @@ pub(crate) struct PlanArguments {
     /// steps of warm-up, or file:PATH (CSV)
     #[arg(long, value_name = "SHAPE:W")]
     schedule: Option<String>,
-    /// How noise is correlated over time; see below [default: compare all that apply]
+    /// How noise is correlated over time; see below. A strategy of second moments in FILE stays
+    /// [default: compare all that apply]
     #[arg(long, short)]
     strategy: Option<StrategyName>,
     /// Number of columns of a record [default: 2]
@@ -310,6 +311,7 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
     {
         return print_plan(file, training, path, arguments.json);
     }
+    file.as_ref().filter(|_| compares).map_or(Ok(()), refuse_comparison)?;
     let windows = file.as_ref().map(|file| WindowPlan::of(file, arguments.records_per_epoch)).transpose()?;
     if let (Some(plan), Some(file)) = (windows.flatten(), &file) {
         let columns: Vec<String> = file.columns.iter().map(|column| column.name.clone()).collect();
@@ -322,7 +324,10 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
     let plan = arguments.plan(parameters.as_ref())?;
     let bar = SearchStatus::new();
     if let Some(name) = &arguments.strategy {
-        let mut forecast = forecast(&plan, name, &bar)?;
+        let mut forecast = match file.as_ref().filter(|file| file.release.second.is_some()) {
+            Some(file) => forecast_of_file(&plan, file, Some(name), &bar)?,
+            None => forecast(&plan, name, &bar)?,
+        };
         bar.name("lower bound");
         if plan.purpose.horizon <= BOUNDED_HORIZON {
             let bound = lower_bound(&plan, std::slice::from_ref(&forecast));
@@ -407,7 +412,7 @@ fn compared(
     // The strategy of the file is part of the comparison.
     let (mut in_file, mut of_file) = (None, None);
     if let Some(file) = file {
-        let forecast = forecast_of_file(plan, file, bar);
+        let forecast = forecast_of_file(plan, file, None, bar);
         if let Ok(forecast) = &forecast {
             in_file = Some(forecast.name());
             of_file = ColumnForecasts::new(forecast, file, &arguments.missing_share);
@@ -454,18 +459,22 @@ fn forecast(
     plan.forecast(&candidate, None)
 }
 
+/// Returns the forecast of the strategies of the file, or of this one in place of its first.
 fn forecast_of_file(
     plan: &StreamPlan,
     file: &Pipeline,
+    named: Option<&StrategyName>,
     bar: &SearchStatus,
 ) -> Result<Forecast, PublicationError> {
-    bar.name(&file.release.strategy);
-    let candidate = |strategy: &RequestedStrategy, purpose: &Purpose| {
-        Candidate::of_requested(strategy, purpose, &mut |progress| bar.update(progress))
+    bar.name(named.unwrap_or(&file.release.strategy));
+    let mut progress = |progress: &_| bar.update(progress);
+    let first = match named {
+        Some(name) => Candidate::new(name, &plan.purpose, &mut progress)?,
+        None => Candidate::of_requested(&file.requested_strategy().0, &plan.purpose, &mut progress)?,
     };
-    let first = candidate(&file.requested_strategy().0, &plan.purpose)?;
     let second = file.requested_second_strategy().map(|(strategy, of_file)| {
-        candidate(&strategy, &Purpose { workload: of_file.workload, ..plan.purpose.clone() })
+        let purpose = Purpose { workload: of_file.workload, ..plan.purpose.clone() };
+        Candidate::of_requested(&strategy, &purpose, &mut progress)
     });
     plan.forecast(&first, second.transpose()?.as_ref())
 }

@@ -21,7 +21,7 @@ use super::ledger::print_uncounted_note;
 use super::output::{ProgressCounter, print_message, warn};
 use super::signals::stopped_by_signals;
 use super::{CliError, thousands};
-pub(super) use plan::{print_check, print_plan};
+pub(super) use plan::{print_check, print_plan, refuse_comparison};
 use report::StepTable;
 
 /// Number of lines in the table of steps.

@@ -5,11 +5,11 @@ use std::fmt;
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow_mechanism::accounting::composition::Spending;
 use hushflow_mechanism::accounting::discrete::Discreteness;
-use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, NoiseMultiplier};
+use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier};
 use hushflow_mechanism::sensitivity::Neighbours;
 use serde::{Deserialize, Serialize};
 
-use super::{Book, Charge, ComposedEpsilon, CompositionError, Ledger, LedgerRefusal};
+use super::{Book, BudgetRule, Charge, ComposedEpsilon, CompositionError, Ledger, LedgerRefusal};
 
 /// The (ε, δ) for all pipelines over a data set together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,6 +38,8 @@ pub struct BudgetExceeded {
     pub requested: (f64, f64),
     /// The largest ε, to four digits, still available at the requested δ.
     pub left: Option<f64>,
+    /// Whether the pipeline draws batches at random, and μ² adds up.
+    pub sampled: bool,
 }
 
 impl Budget {
@@ -84,9 +86,10 @@ impl Budget {
 
     pub(super) fn admit(&self, ledger: &Ledger, charge: &Charge) -> Result<(), LedgerRefusal> {
         let no_guarantee = |reason| LedgerRefusal::NoGuarantee { budget: Box::new(self.clone()), reason };
-        let (about, nesting) = (self.adjacency(), ledger.nesting_with(charge));
-        let spent = ledger.spent(&about, &nesting).map_err(no_guarantee)?;
-        let requested = charge.spending_about(&about, &nesting).map_err(no_guarantee)?;
+        let (target, nesting) = (self.adjacency(), ledger.nesting_with(charge));
+        let (about, rule) = ((&target, &nesting), ledger.rule(Some(charge)));
+        let spent = ledger.spent(about, rule).map_err(no_guarantee)?;
+        let requested = charge.spending_about(about, rule).map_err(no_guarantee)?;
         let (epsilon, delta) = self.numbers().map_err(|error| no_guarantee(error.into()))?;
         let together = spent.and(requested).ok();
         if together.is_some_and(|together| together.delta(epsilon) <= delta.value()) {
@@ -100,14 +103,34 @@ impl Budget {
             spent: epsilon_of(spent),
             together: together.and_then(epsilon_of),
             requested: (charge.epsilon, charge.delta),
-            left: self.left_for(spent, charge, &nesting),
+            left: self.left_for((spent, rule), charge, &nesting),
+            sampled: rule == BudgetRule::Gaussian && charge.sampled.is_some(),
         })))
     }
 
     /// Returns the largest ε, to four digits, of a pipeline like `charge` that still fits.
-    fn left_for(&self, spent: Spending, charge: &Charge, nesting: &Nesting) -> Option<f64> {
+    fn left_for(
+        &self,
+        (spent, rule): (Spending, BudgetRule),
+        charge: &Charge,
+        nesting: &Nesting,
+    ) -> Option<f64> {
         let steps = charge.adjacency().steps_to(&self.adjacency(), nesting).ok()?;
-        self.left(spent, steps, charge.discreteness().ok()?, Delta::new(charge.delta).ok()?)
+        let delta = Delta::new(charge.delta).ok()?;
+        match (rule, charge.sampled) {
+            (BudgetRule::Gaussian, None) => self.left(spent, steps, charge.discreteness().ok()?, delta),
+            // No closed form says which ε random batches would have.
+            (BudgetRule::Gaussian, Some(_)) => None,
+            (BudgetRule::Guarantees, _) if steps == 1 => self.guarantee_left(spent, delta),
+            (BudgetRule::Guarantees, _) => None,
+        }
+    }
+
+    /// Returns the largest ε, to four digits, of one more pipeline of this δ beside `spent`, where
+    /// guarantees add up.
+    fn guarantee_left(&self, spent: Spending, delta: Delta) -> Option<f64> {
+        let left = spent.epsilon_left(self.numbers().ok()?, delta)?;
+        (left > LEAST_EPSILON).then(|| four_digits_down(left))
     }
 
     /// Returns the largest ε, to four digits, of one more pipeline that fits in addition to
@@ -147,7 +170,7 @@ pub(super) fn reached(epsilon: Option<f64>, delta: f64) -> String {
 
 impl fmt::Display for BudgetExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let BudgetExceeded { budget, entries, reserved, spent, together, requested, left } = self;
+        let BudgetExceeded { budget, entries, reserved, spent, together, requested, left, sampled } = self;
         let delta = budget.delta;
         let pair = |epsilon: &Option<f64>| reached(*epsilon, delta);
         write!(
@@ -167,6 +190,10 @@ impl fmt::Display for BudgetExceeded {
             Some(left) => {
                 write!(f, "add noise, epsilon = {left} at delta = {:e} is what is left", requested.1)?
             }
+            None if *sampled => f.write_str(
+                "this ledger adds up μ², for which batches that are drawn at random count as if they were public: begin a ledger \
+                 with such a run (it then adds up ε and δ), or choose sampling = \"in-order\"",
+            )?,
             None => f.write_str("nothing is left at this delta")?,
         }
         f.write_str(
@@ -213,10 +240,29 @@ impl LedgerAccount {
         self.composition.as_ref().ok()?.1
     }
 
-    /// Returns the largest ε of one more pipeline, at the δ and for the neighbours of the budget.
+    /// Returns whether the budget adds up the ε and the δ of the entries, since the first of them is
+    /// a training run with random batches.
+    pub fn adds_guarantees(&self) -> bool {
+        self.book.ledger.rule(None) == BudgetRule::Guarantees
+    }
+
+    /// Returns the δ of [`left`](Self::left): that of the budget, or what is left of it where δ adds
+    /// up.
+    pub fn left_delta(&self) -> Option<f64> {
+        let budget = self.book.ledger.budget.as_ref()?;
+        let spent = self.book.ledger.composition(&budget.adjacency()).ok()?;
+        let left = (budget.delta() - spent.guarantees().1) * (1.0 - MARGIN);
+        Some(if self.adds_guarantees() { left.max(0.0) } else { budget.delta() })
+    }
+
+    /// Returns the largest ε of one more pipeline, at the δ of [`left_delta`](Self::left_delta) and
+    /// for the neighbours of the budget.
     pub fn left(&self) -> Option<f64> {
         let budget = self.book.ledger.budget.as_ref()?;
         let spent = self.book.ledger.composition(&budget.adjacency()).ok()?;
+        if self.adds_guarantees() {
+            return budget.guarantee_left(spent, Delta::new(self.left_delta()?).ok()?);
+        }
         let discreteness = Discreteness::of_total_variation(NOISE_TOTAL_VARIATION).ok()?;
         budget.left(spent, 1, discreteness, Delta::new(budget.delta()).ok()?)
     }

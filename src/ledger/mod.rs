@@ -24,7 +24,8 @@ pub(crate) use book::enter_in;
 pub use book::{Book, LedgerRequest, confirm_room, enter, enter_once, set_budget, standing};
 pub use budget::LedgerAccount;
 pub use budget::{Budget, BudgetExceeded};
-pub use composition::{ComposedEpsilon, PureSpending};
+use composition::BudgetRule;
+pub use composition::{ComposedEpsilon, PureSpending, SampledSpending};
 pub use error::{CompositionError, LedgerError, LedgerRefusal};
 pub use home::{LedgerHome, LedgerHomeError, data_set_name};
 
@@ -74,6 +75,10 @@ pub struct Charge {
     /// Spending of the purely ε-private mechanisms, if there are any. μ covers them too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pure: Option<PureSpending>,
+    /// Contributions of a record to random batches, if a training run draws them. μ and the total
+    /// variation cover them, without the effect of their secrecy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<SampledSpending>,
 }
 
 /// Returns the noise multiplier and the total variation of one Gaussian mechanism that represents a
@@ -145,6 +150,7 @@ impl Charge {
             epochs: 1,
             rho: None,
             pure,
+            sampled: None,
         })
     }
 
@@ -176,6 +182,7 @@ impl Charge {
             epochs: 1,
             rho: Some(spending.rho),
             pure: None,
+            sampled: None,
         })
     }
 
@@ -200,6 +207,7 @@ impl Charge {
             epochs: 1,
             rho: None,
             pure: None,
+            sampled: None,
         }
     }
 
@@ -250,8 +258,18 @@ impl Charge {
     }
 
     /// Returns the spending under another neighbour relation.
-    fn spending_about(&self, target: &Adjacency, nesting: &Nesting) -> Result<Spending, CompositionError> {
-        Ok(self.spending()?.over_steps(self.steps_to(target, nesting)?)?)
+    fn spending_about(
+        &self,
+        (target, nesting): (&Adjacency, &Nesting),
+        rule: BudgetRule,
+    ) -> Result<Spending, CompositionError> {
+        let spending = match rule {
+            BudgetRule::Gaussian => self.spending()?,
+            BudgetRule::Guarantees => {
+                Spending::of_guarantee(Epsilon::new(self.epsilon)?, Delta::new(self.delta)?)?
+            }
+        };
+        Ok(spending.over_steps(self.steps_to(target, nesting)?)?)
     }
 
     /// Returns the number of steps of the charge's own neighbour relation that connect neighbours
@@ -281,8 +299,13 @@ impl Charge {
     /// The purely private part follows from the method, and older entries do not state it.
     fn agrees(&self, other: &Self) -> bool {
         let ratio = self.total_variation / other.total_variation;
-        let same = Self { total_variation: other.total_variation, pure: other.pure, ..self.clone() };
-        same == *other && (ratio - 1.0).abs() < 1e-6
+        let (Self { total_variation, pure, sampled, .. }, near) = (other, 1e-6);
+        let same = Self { total_variation: *total_variation, pure: *pure, sampled: *sampled, ..self.clone() };
+        let same_batches = match (self.sampled, sampled) {
+            (Some(one), Some(other)) => one.contributions == other.contributions,
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        same == *other && same_batches && (ratio - 1.0).abs() < near
     }
 
     fn check(&self) -> Result<(), AccountingError> {
@@ -292,6 +315,7 @@ impl Charge {
             rho.noise_multiplier_rounded_down()?;
         }
         self.pure.map_or(Ok(()), |pure| pure.check())?;
+        self.sampled.map_or(Ok(()), |sampled| sampled.check())?;
         self.spending().map(drop)
     }
 }
@@ -355,13 +379,21 @@ impl Ledger {
     /// # Errors
     /// [`CompositionError`] names the first entry without a guarantee.
     pub fn composition(&self, target: &Adjacency) -> Result<Spending, CompositionError> {
-        self.spent(target, &self.nesting())
+        self.spent((target, &self.nesting()), self.rule(None))
     }
 
-    fn spent(&self, target: &Adjacency, nesting: &Nesting) -> Result<Spending, CompositionError> {
-        self.entries.iter().try_fold(Spending::NOTHING, |sum, entry| {
-            Ok(sum.and(entry.charge.spending_about(target, nesting)?)?)
-        })
+    fn spent(&self, about: (&Adjacency, &Nesting), rule: BudgetRule) -> Result<Spending, CompositionError> {
+        self.entries
+            .iter()
+            .try_fold(Spending::NOTHING, |sum, entry| Ok(sum.and(entry.charge.spending_about(about, rule)?)?))
+    }
+
+    /// Returns how a budget adds up the entries, of which `next` is the first if there are none.
+    fn rule(&self, next: Option<&Charge>) -> BudgetRule {
+        match self.entries.first().map(|entry| &entry.charge).or(next) {
+            Some(Charge { sampled: Some(_), .. }) => BudgetRule::Guarantees,
+            _ => BudgetRule::Gaussian,
+        }
     }
 
     /// Returns the nesting of entity kinds that all entries declare.

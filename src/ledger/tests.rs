@@ -27,6 +27,7 @@ fn charge(neighbours: Neighbours, noise_multiplier: f64) -> Charge {
         epochs: 10,
         rho: None,
         pure: None,
+        sampled: None,
     }
 }
 

@@ -76,6 +76,10 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let release = release.map(|mut release| {
         if let Some(Some(training)) = &training {
             release.method = training.method();
+            if !training.sampling.is_public() {
+                // The identity: it amplifies best (docs/training.md#batches).
+                release = release.by_default(StrategyName::default());
+            }
         }
         release
     });

@@ -8,7 +8,9 @@
 //! through the parameters. The guarantee holds for such adaptive streams
 //! ([`release`](hushflow_mechanism::release)).
 //!
-//! Batches follow from the position of a row and public numbers. A row that is replaced in place or
+//! With `sampling`, batches are drawn at random, and the noise is less
+//! ([`sampling`](hushflow_mechanism::sampling)). Otherwise
+//! batches follow from the position of a row and public numbers. A row that is replaced in place or
 //! blanked keeps its position, so no other row moves. Neighbours that add or remove rows would
 //! shift all later ones, and are refused.
 
@@ -17,6 +19,7 @@ use std::num::NonZeroU64;
 use hushflow_mechanism::epochs::{CountSchedule, Schedule};
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::participation::Participation;
+use hushflow_mechanism::sampling::{Batches, Sampling};
 use hushflow_mechanism::workload::{Decay, Workload};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +42,9 @@ pub struct Training {
     pub passes: u32,
     /// `order`: which rows are in a batch.
     pub order: RowOrder,
+    /// `sampling`: how rows are assigned to steps.
+    #[serde(default, skip_serializing_if = "Sampling::is_public")]
+    pub sampling: Sampling,
     /// `optimiser`.
     pub optimiser: OptimiserKind,
     /// `learning_rate`.
@@ -111,7 +117,12 @@ pub enum OptimiserKind {
 impl Training {
     /// Returns b, the number of steps in a pass. Rows of an incomplete batch are left out.
     pub fn steps_per_pass(&self) -> u64 {
-        self.records / u64::from(self.batch_size.max(1))
+        self.batches().steps_per_pass()
+    }
+
+    /// Returns the public numbers of the batches.
+    pub fn batches(&self) -> Batches {
+        Batches { records: self.records, batch_size: self.batch_size, sampling: self.sampling }
     }
 
     /// Returns the number of steps.
@@ -126,8 +137,12 @@ impl Training {
         Epochs { schedule: Schedule::ByCount(schedule), time: None, arrival: None }
     }
 
-    /// Returns the steps in which a row takes part in the first `passes` passes.
+    /// Returns the steps in which a row takes part in the first `passes` passes. For random batches
+    /// a single step: [`batches`](Self::batches) accounts for the others.
     pub fn participation(&self, passes: u32) -> Participation {
+        if !self.sampling.is_public() {
+            return Participation::Single;
+        }
         let positive = |number: u64| NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN);
         Participation::Fixed { count: positive(passes.into()), gap: positive(self.steps_per_pass()) }
     }

@@ -6,6 +6,7 @@ use hushflow_mechanism::accounting::AccountingError;
 use hushflow_mechanism::discovery::DiscoveryParameterError;
 use hushflow_mechanism::mechanism::{MechanismError, Method};
 use hushflow_mechanism::moments::{ClipError, HistogramError};
+use hushflow_mechanism::sampling::SamplingError;
 use hushflow_mechanism::strategy::buffered::FitError;
 use hushflow_mechanism::strategy::{MatrixError, SearchError, StrategyError};
 use hushflow_mechanism::windows::WindowSpan;
@@ -29,6 +30,14 @@ pub enum PublicationError {
     /// The strategy cannot be made.
     #[error("release: {0}")]
     Strategy(#[from] StrategyError),
+    /// Batches can't be drawn that way.
+    #[error("training: {0}")]
+    Sampling(#[from] SamplingError),
+    /// An audit of random batches.
+    #[error(
+        "training.sampling: no audit covers batches that are drawn at random; audit a copy of the file with sampling = \"in-order\""
+    )]
+    AuditSampling,
     /// The strategy cannot be found.
     #[error("release: {0}")]
     Search(#[from] StrategiesError),

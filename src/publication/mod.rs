@@ -7,6 +7,7 @@ mod discovery;
 mod error;
 mod moments;
 pub mod report;
+mod training;
 mod window_audit;
 mod window_budget;
 mod windows;

@@ -18,6 +18,7 @@ use hushflow_mechanism::workload::{Decay, Workload};
 use hushflow_operators::{FixedMeasurement, Measurement};
 use serde::{Deserialize, Serialize};
 
+use super::training::{gaussian_cover, random_batches};
 use super::{
     ChosenStrategies, DiscoverySetting, Grid, Publication, PublicationError, check_width, guarantee,
 };
@@ -78,12 +79,21 @@ impl MomentPublication {
         let near = gaussian::noise_multiplier(epsilon, delta).value();
         let calibrated = |grid| -> Result<_, PublicationError> {
             let mechanism = mechanism(&parameters, &chosen, near, grid)?;
-            let noise_multiplier = mechanism.moments().calibrated(epsilon, delta, cells(&parameters))?;
+            let noise_multiplier = match random_batches(&parameters) {
+                None => mechanism.moments().calibrated(epsilon, delta, cells(&parameters))?,
+                Some((batches, run)) => {
+                    let found = batches.calibrated(&mechanism, run, (epsilon, delta))?;
+                    found.unwrap_or(near)
+                }
+            };
             let of_keys = multiplier_of_keys(&parameters, noise_multiplier);
             Ok((mechanism.with_noise_multiplier(of_keys)?, noise_multiplier))
         };
-        let ((mechanism, noise_multiplier), grid) =
-            Grid::choose(calibrated, |(mechanism, _)| mechanism.moments().rounding_share())?;
+        let ((mechanism, noise_multiplier), grid) = match random_batches(&parameters) {
+            // A record must not move steps in which it does not take part: no rounding.
+            Some(_) => (calibrated(Grid::Exact)?, Grid::Exact),
+            None => Grid::choose(calibrated, |(mechanism, _)| mechanism.moments().rounding_share())?,
+        };
         let calibration = Calibration { noise_multiplier, strategies: chosen, grid };
         let publication = Self::new(parameters, mechanism, calibration, private)?;
         // A stated threshold may be too low for this noise.
@@ -138,7 +148,9 @@ impl MomentPublication {
         let together =
             if parameters.discovery().is_some() { parameters.epochs.schedule.horizon() } else { 1 };
         if let Schedule::ByCount(CountSchedule { records_per_epoch, .. }) = parameters.epochs.schedule
-            && let rows = records_per_epoch.saturating_mul(together)
+            // A batch that is drawn at random may have all rows.
+            && let of_batch = random_batches(&parameters).map_or(0, |(batches, _)| batches.records)
+            && let rows = records_per_epoch.saturating_mul(together).max(of_batch)
             && let Some(most) = mechanism.most_records().filter(|&most| most < rows)
         {
             return Err(PublicationError::TooLong { rows, most });
@@ -173,6 +185,11 @@ impl MomentPublication {
     /// [`PublicationError`] if its parameters give no guarantee.
     pub fn charge(&self) -> Result<Charge, PublicationError> {
         let parameters = &self.parameters;
+        let sampled = self.sampled()?;
+        let (noise_multiplier, total_variation) = match &sampled {
+            None => (self.calibration.noise_multiplier, self.total_variation()?),
+            Some(sampled) => gaussian_cover(parameters, sampled)?,
+        };
         Ok(Charge {
             pipeline: parameters.name.clone(),
             method: parameters.release.method.to_string(),
@@ -182,11 +199,12 @@ impl MomentPublication {
             private: self.private,
             epsilon: parameters.privacy.epsilon,
             delta: parameters.privacy.delta,
-            noise_multiplier: self.calibration.noise_multiplier,
-            total_variation: self.total_variation()?,
+            noise_multiplier,
+            total_variation,
             epochs: self.horizon(),
             rho: None,
             pure: None,
+            sampled,
         })
     }
 
@@ -198,30 +216,13 @@ impl MomentPublication {
     /// [`PublicationError`] if no noise gives the guarantee.
     pub fn guarantee_holds(&self) -> Result<bool, PublicationError> {
         let (epsilon, delta) = guarantee_of_noise(&self.parameters)?;
+        if let Some((batches, run)) = random_batches(&self.parameters) {
+            // Calibration leaves a reserve for differences between versions.
+            let spent = batches.epsilon(&self.mechanism, run, delta)?;
+            return Ok(spent.is_some_and(|spent| spent <= epsilon.value()));
+        }
         let needed = self.mechanism.moments().calibrated(epsilon, delta, cells(&self.parameters))?;
         Ok(self.calibration.noise_multiplier >= needed * (1.0 - MARGIN / 2.0))
-    }
-
-    /// Returns ε spent after this number of passes of training, at δ of the guarantee: the cost of
-    /// a row's gradients until then, under the noise of the whole run. `None` if no model is
-    /// trained.
-    ///
-    /// # Errors
-    /// [`PublicationError`] if it can't be counted.
-    pub fn spent_after(&self, passes: u32) -> Result<Option<f64>, PublicationError> {
-        let Some(training) = &self.parameters.training else { return Ok(None) };
-        let (_, delta) = guarantee(&self.parameters)?;
-        let moments = self.mechanism.moments();
-        let steps = training.steps_per_pass() * u64::from(passes);
-        let parameters = MomentParameters {
-            second_moment_weight: moments.second_moment_weight(),
-            ..*moments.parameters()
-        };
-        let (strategies, participation) =
-            (self.mechanism.strategies().clone(), training.participation(passes));
-        let part = MatrixMechanism::with_participation(parameters, strategies, participation, steps)?;
-        let spent = moments.spent_by(part.moments(), delta, steps as f64)?;
-        Ok(Some(spent.map_or(f64::INFINITY, Epsilon::value)))
     }
 
     /// Returns the bound of the distance of all noise from its ideal: the share of δ that
@@ -230,13 +231,17 @@ impl MomentPublication {
     /// # Errors
     /// [`PublicationError`] if no noise gives the guarantee.
     pub fn discreteness(&self) -> Result<Discreteness, PublicationError> {
+        let (moments, cells) = (self.mechanism.moments(), cells(&self.parameters));
+        if random_batches(&self.parameters).is_some() {
+            return Ok(moments.drawn_discreteness(cells)?);
+        }
         let (epsilon, delta) = guarantee_of_noise(&self.parameters)?;
-        Ok(self.mechanism.moments().discreteness(epsilon, delta, cells(&self.parameters))?)
+        Ok(moments.discreteness(epsilon, delta, cells)?)
     }
 
     /// Returns the total variation distance of all releases from a Gaussian mechanism: the distance
     /// of the noise, plus that of the discovery of keys.
-    fn total_variation(&self) -> Result<f64, PublicationError> {
+    pub(super) fn total_variation(&self) -> Result<f64, PublicationError> {
         let of_keys = self.discovery()?.map_or(0.0, |discovery| discovery.total_variation());
         Ok((self.discreteness()?.total_variation() + of_keys) * (1.0 + MARGIN))
     }

@@ -12,6 +12,10 @@
 //! back. Its noise is never drawn again. Parameters are a function of the public log
 //! ([`TrainedModel`]).
 //!
+//! Random batches follow from a secret key that is committed with every step, in the private log. A
+//! run that goes on takes the batches that it would have taken. They are chosen by one thread, and
+//! no count, message or metric depends on their sizes.
+//!
 //! Several workers share the rows of a step. Each clips and adds the gradients of its rows. The
 //! sums are integers, so they, and with them everything that is released, do not depend on the
 //! number of workers.
@@ -22,7 +26,9 @@ use std::thread;
 
 use hushflow_mechanism::moments::{ClippedSums, ClippedSumsError, Sums};
 use hushflow_mechanism::release::{ReleaseShard, Shards};
+use hushflow_mechanism::sampling::Scheme;
 use hushflow_operators::{CommitLog, EpochCommit, ReleasedEpoch};
+use hushflow_training::sampling::{BatchKey, KEY_BYTES, WorkerBatches};
 use tracing::info;
 
 use super::journal::{Journal, RunStart, open_store};
@@ -58,10 +64,13 @@ pub fn train(
     let mut model = TrainedModel::begin(publication).map_err(|error| fault(&error))?;
     let opened = open_store(pipeline, &Publication::Moments(publication.clone()), options)?;
     let (store, recovered) = opened;
-    let rows = SourcePosition { partition: ROWS, offset: 0, payload: examples.digest().into() };
-    if recovered.positions.iter().any(|position| *position != rows) {
-        return Err(RunError::OtherRows);
-    }
+    let scheme = publication.batch_scheme()?.ok_or(RunError::Checkpoint)?;
+    let key = match recovered.positions.first() {
+        Some(position) => key_of(position, examples, scheme)?,
+        None => BatchKey::draw(noise).map_err(|error| RunError::Start(error.to_string()))?,
+    };
+    let rows = position(examples, scheme, &key);
+    let mut batches = WorkerBatches::of_key(examples.len(), scheme, key);
     let (start, _) = RunStart::recover(publication, recovered, noise)?;
     let measurement =
         publication.measurement(noise)?.build().map_err(crate::publication::PublicationError::from)?;
@@ -77,14 +86,18 @@ pub fn train(
     info!(first_step = start.first_epoch, "training resumes after the last committed step");
     options.control.begin();
     listen(&model);
-    let sums = || ClippedSums::new(measurement.clipper().clone(), measurement.layout());
+    let sums = || {
+        let sums = ClippedSums::new(measurement.clipper().clone(), measurement.layout());
+        if is_random(scheme) { sums.hiding_count() } else { sums }
+    };
     let mut workers: Vec<GradientWorker> =
         (0..options.workers.max(1)).map(|_| GradientWorker::new(sums(), publication)).collect();
     for step in start.first_epoch..=publication.horizon() {
         if options.control.is_stopped() {
             break;
         }
-        let sums = sums_of_step(&mut workers, (step, &model), examples, shards);
+        let batch = examples.rows(batches.of_step(step).map_err(|error| fault(&error))?);
+        let sums = sums_of_step(&mut workers, (&batch, &model), examples, shards);
         let sums = sums.map_err(|error| fault(&error))?;
         let released = machines.iter_mut().zip(&sums);
         let released = released.map(|(machine, sums)| machine.release_row(step, sums.row()));
@@ -99,6 +112,32 @@ pub fn train(
         listen(&model);
     }
     Ok(model)
+}
+
+fn is_random(scheme: Scheme) -> bool {
+    !matches!(scheme, Scheme::InOrder { .. })
+}
+
+/// Returns the position that every step is committed with: the digest of the rows and, if batches
+/// are random, the key that chooses them. The key is durable with the first released step, so no
+/// coin of a released step is tossed again. It is as secret as the sums beside it.
+fn position(examples: &Examples, scheme: Scheme, key: &BatchKey) -> SourcePosition {
+    let mut payload = examples.digest().to_vec();
+    if is_random(scheme) {
+        payload.extend(key.as_bytes());
+    }
+    SourcePosition { partition: ROWS, offset: 0, payload }
+}
+
+/// Returns the key of an earlier run over the same rows.
+fn key_of(found: &SourcePosition, examples: &Examples, scheme: Scheme) -> Result<BatchKey, RunError> {
+    let digest = examples.digest();
+    let key = found.payload.strip_prefix(&digest).ok_or(RunError::OtherRows)?;
+    // Batches in order have no key, and need none.
+    let key =
+        if is_random(scheme) { key.try_into().map_err(|_| RunError::OtherRows)? } else { [0; KEY_BYTES] };
+    let key = BatchKey::from_bytes(key);
+    if *found == position(examples, scheme, &key) { Ok(key) } else { Err(RunError::OtherRows) }
 }
 
 /// Reads the steps of earlier runs from the public log.
@@ -123,11 +162,11 @@ fn read_back(
 /// Returns the exact sums of a step, shard by shard.
 fn sums_of_step(
     workers: &mut [GradientWorker],
-    (step, model): (u64, &TrainedModel),
+    (rows, model): (&[usize], &TrainedModel),
     examples: &Examples,
     shards: Shards,
 ) -> Result<Vec<Sums>, ClippedSumsError> {
-    let (rows, parameters, scale) = (examples.batch(step), model.parameters(), model.scale());
+    let (parameters, scale) = (model.parameters(), model.scale());
     let each = rows.len().div_ceil(workers.len()).max(1);
     thread::scope(|scope| {
         let mut shares = workers.iter_mut().zip(rows.chunks(each));

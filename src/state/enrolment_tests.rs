@@ -30,6 +30,7 @@ fn charge() -> Charge {
         epochs: 2,
         rho: None,
         pure: None,
+        sampled: None,
     }
 }
 

@@ -184,11 +184,9 @@ impl Examples {
         hash.finalize().into()
     }
 
-    /// Returns the numbers of the rows of a step, from 1.
-    pub fn batch(&self, step: u64) -> &[usize] {
-        let (size, steps) = (self.training.batch_size as usize, self.training.steps_per_pass().max(1));
-        let start = ((step.max(1) - 1) % steps) as usize * size;
-        &self.order[start..self.order.len().min(start + size)]
+    /// Returns the numbers of the rows at these positions of the public order.
+    pub fn rows(&self, positions: &[usize]) -> Zeroizing<Vec<usize>> {
+        Zeroizing::new(positions.iter().map(|&position| self.order[position]).collect())
     }
 
     /// Writes the gradient of each of these rows to a buffer, which is overwritten, and passes it
@@ -260,6 +258,8 @@ fn in_scale(column: &Column, value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hushflow_mechanism::sampling::Scheme;
+    use hushflow_training::sampling::{BatchKey, WorkerBatches};
 
     fn pipeline(directory: &Path, rows: &str, training: &str) -> Pipeline {
         std::fs::write(directory.join("data.csv"), rows).unwrap();
@@ -279,8 +279,16 @@ mod tests {
 
     fn gradients(examples: &Examples, step: u64, parameters: &[f64]) -> Vec<Vec<f64>> {
         let mut all = Vec::new();
-        examples.gradients(examples.batch(step), parameters, &mut |gradient| all.push(gradient.to_vec()));
+        examples.gradients(&batch(examples, step), parameters, &mut |gradient| all.push(gradient.to_vec()));
         all
+    }
+
+    /// The rows of a step in order.
+    fn batch(examples: &Examples, step: u64) -> Vec<usize> {
+        let scheme = Scheme::InOrder { batch_size: examples.training.batch_size.into() };
+        let key = BatchKey::from_bytes([0; 32]);
+        let mut batches = WorkerBatches::of_key(examples.len(), scheme, key);
+        examples.rows(batches.of_step(step).unwrap()).to_vec()
     }
 
     const STEPS: &str = "model = 'gradients', records = 23, batch_size = 5, passes = 3";
@@ -293,12 +301,12 @@ mod tests {
         for order in ["source", "shuffled"] {
             let examples = examples(&rows, &format!("{STEPS}, order = '{order}'")).unwrap();
             assert_eq!((examples.training.steps_per_pass(), examples.training.steps()), (4, 12));
-            let mut taken: Vec<usize> = (1..=4).flat_map(|step| examples.batch(step).to_vec()).collect();
+            let mut taken: Vec<usize> = (1..=4).flat_map(|step| batch(&examples, step)).collect();
             taken.sort_unstable();
             taken.dedup();
             assert_eq!(taken.len(), 20);
-            assert!((1..=8).all(|step| examples.batch(step) == examples.batch(step + 4)));
-            assert_eq!(examples.batch(1) == [0, 1, 2, 3, 4], order == "source");
+            assert!((1..=8).all(|step| batch(&examples, step) == batch(&examples, step + 4)));
+            assert_eq!(batch(&examples, 1) == [0, 1, 2, 3, 4], order == "source");
         }
     }
 

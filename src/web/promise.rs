@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use hushflow_mechanism::sensitivity::Neighbours;
 use serde_json::{Value, json};
 
-use crate::pipeline::PublicParameters;
+use crate::pipeline::{PublicParameters, Training};
 
 /// The protected unit: single records, or entities within their limits.
 pub(super) fn unit(parameters: &PublicParameters) -> Value {
@@ -40,9 +40,14 @@ pub(super) fn in_plain_words(parameters: &PublicParameters, is_private: bool) ->
         Neighbours::ReplaceOneInPlace => "held other values under the same keys and times",
         Neighbours::ZeroOut => "been blank",
     };
+    let is_sampled = |training: &Training| !training.sampling.is_public();
+    let known = match parameters.training.as_ref().is_some_and(is_sampled) {
+        true => "whatever else they know but the rows that each step drew",
+        false => "whatever else they know",
+    };
     format!(
         "Had {whose} {change}, the probability that anyone draws a given conclusion from everything published here, now or \
-         later and whatever else they know, would differ by at most a factor of {}, plus {}.",
+         later and {known}, would differ by at most a factor of {}, plus {}.",
         factor(privacy.epsilon),
         chance(privacy.delta)
     )

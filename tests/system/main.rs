@@ -79,6 +79,7 @@ mod refusals;
 mod reproduction;
 #[cfg(feature = "s3")]
 mod s3;
+mod sampled;
 mod secrecy;
 mod seeds;
 mod servers;

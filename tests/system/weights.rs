@@ -164,6 +164,12 @@ fn second_moments_have_a_strategy_of_their_own() {
     assert_eq!(forecast["second_strategy"], "square-root");
     let text = finish(hushflow(["plan"]).arg(&pipeline)).succeeded().out;
     assert!(text.contains("square-root and square-root *"), "{text}");
+    // A strategy on the command line replaces the first alone.
+    let mut named = hushflow(["plan", "--strategy", "identity", "--json"]);
+    let named = finish(named.arg(&pipeline)).succeeded().json().remove(0);
+    let names = ["strategy", "second_strategy"].map(|field| named[field].as_str());
+    assert_eq!(names, [Some("identity"), Some("square-root")]);
+    assert!(number(&named["last_noise"]["first"]) != number(&forecast["last_noise"]["first"]));
 
     finish(&mut run(&pipeline, &state, 1)).succeeded();
     let found = lines(&state, &["--view", "moments"]);

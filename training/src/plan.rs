@@ -8,22 +8,22 @@
 //!   in k passes every record takes part k times, exactly b steps apart (`k×b`). The number of
 //!   records in a step is public, and the guarantee does not rely on random batches.
 //! - Other schemes draw batches of m records on average
-//!   ([`sampling`](crate::sampling)), and the guarantee requires that the batches are secret
+//!   ([`sampling`](hushflow_mechanism::sampling)), and the guarantee requires that the batches are secret
 //!   ([`amplification`](hushflow_mechanism::accounting::amplification)). They need a strategy with
 //!   bands whose encoder is exact. The number of records in a step is private.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
-use hushflow_mechanism::accounting::amplification::{AmplificationError, RandomParticipation};
-use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, NoiseMultiplier, gaussian};
+use hushflow_mechanism::accounting::{Delta, Epsilon, gaussian};
 use hushflow_mechanism::error::ExpectedError;
 use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, Method, MomentParameters, Strategies};
 use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::release::{ReleaseError, UNREAD_COUNT};
+use hushflow_mechanism::sampling::{Batches, Sampling, SamplingError};
 use hushflow_mechanism::sensitivity::Neighbours;
-use hushflow_mechanism::strategy::{MatrixError, StepError, Strategy, StrategyError};
+use hushflow_mechanism::strategy::{StepError, StrategyError};
 use hushflow_mechanism::workload::Workload;
 use hushflow_operators::{Measurement, MeasurementError};
 use thiserror::Error;
@@ -31,14 +31,11 @@ use thiserror::Error;
 use crate::adam::{AdamError, AdamSetting, GradientSquares};
 use crate::claims::ClaimError;
 use crate::optimise::AdamSetup;
-use crate::sampling::{Batches, Sampling, Scheme};
+use crate::sampling::DrawnBatches;
 use crate::training_loop::TrainingSetup;
 
 /// Minimum number of shards, independent of the number of workers.
 const SHARDS: u32 = 16;
-
-/// Relative tolerance of the least noise multiplier for sampled batches.
-const CLOSE: f64 = 1e-4;
 
 /// Ways of making Adam private.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,61 +102,14 @@ pub struct TrainingPlan {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TrainingError {
-    /// There are fewer records than a batch needs.
-    #[error("there are {records} records, fewer than the {batch_size} of a batch: choose smaller batches")]
-    Batch {
-        /// Number of records.
-        records: usize,
-        /// Number of records in a batch.
-        batch_size: u32,
-    },
     /// A record would move to another step.
     #[error(
         "neighbours replace-one move records between steps, but training keeps them: choose replace-one-in-place or zero-out"
     )]
     MovedRecords,
-    /// A strategy without exact bands.
-    #[error(
-        "sampling is {sampling}, but the strategy {strategy} has no bands that are encoded exactly: choose identity, a banded strategy such as banded-toeplitz-optimal:4, or batches in-order"
-    )]
-    Unbanded {
-        /// The sampling.
-        sampling: Sampling,
-        /// Name of the strategy.
-        strategy: String,
-    },
-    /// Groups that are too small for the batches.
-    #[error(
-        "a strategy with {bands} bands draws batches of {batch_size} records from groups of {records}/{bands}: choose fewer bands or smaller batches"
-    )]
-    Groups {
-        /// Number of bands, and of groups.
-        bands: u64,
-        /// Number of records in a batch.
-        batch_size: u32,
-        /// Number of records.
-        records: usize,
-    },
-    /// A pass that does not divide into cycles of groups.
-    #[error(
-        "balls-in-bins needs a multiple of {bands} steps in a pass, one for each band, but there are {steps}: choose another batch size or number of bands"
-    )]
-    Cycles {
-        /// Number of bands.
-        bands: u64,
-        /// Number of steps in a pass.
-        steps: u64,
-    },
-    /// Second moments that can't be released from sampled batches.
-    #[error(
-        "sampling is {sampling}, but the method {method} needs batches of public size, or neighbours zero-out: choose dp-adam, or batches in-order"
-    )]
-    SampledMethod {
-        /// The sampling.
-        sampling: Sampling,
-        /// The method.
-        method: Method,
-    },
+    /// Batches can't be drawn that way.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
     /// Sampled batches, although the program forms its own batches.
     #[error(
         "sampling is {sampling}, but the program takes its own batches: choose in-order, or let the training loop draw them"
@@ -189,9 +139,6 @@ pub enum TrainingError {
     /// A saved state can't be restored.
     #[error(transparent)]
     State(#[from] StepError),
-    /// There is no amplified guarantee.
-    #[error(transparent)]
-    Amplification(#[from] AmplificationError),
     /// No noise gives the guarantee.
     #[error(transparent)]
     Mechanism(#[from] MechanismError),
@@ -209,18 +156,6 @@ pub enum TrainingError {
     Fault(String),
 }
 
-impl From<AccountingError> for TrainingError {
-    fn from(error: AccountingError) -> Self {
-        Self::Mechanism(error.into())
-    }
-}
-
-impl From<MatrixError> for TrainingError {
-    fn from(error: MatrixError) -> Self {
-        Self::Mechanism(error.into())
-    }
-}
-
 /// Noise of a plan, computed without data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpectedNoise {
@@ -233,10 +168,15 @@ pub struct ExpectedNoise {
 }
 
 impl TrainingPlan {
+    /// Public numbers of the batches.
+    pub(crate) fn batches(&self) -> Batches {
+        Batches { records: self.records as u64, batch_size: self.batch_size.get(), sampling: self.sampling }
+    }
+
     /// b, the number of steps in a pass. Batches in order leave out the records of an incomplete
     /// batch.
     pub fn steps_per_pass(&self) -> u64 {
-        self.records as u64 / u64::from(self.batch_size.get())
+        self.batches().steps_per_pass()
     }
 
     /// Number of steps.
@@ -258,7 +198,8 @@ impl TrainingPlan {
         let mechanism = self.mechanism(parameters.len(), strategies)?;
         let setting = self.setting();
         setting.check_release(&mechanism)?;
-        let batches = Batches { records: self.records, scheme: self.scheme(strategies)?, source: noise };
+        let scheme = self.batches().scheme(&mechanism, self.horizon())?;
+        let batches = DrawnBatches { records: self.records, scheme, source: noise };
         let measurement = Measurement::of_vectors(mechanism).shards_at_least(SHARDS).noise(noise);
         let measurement = measurement.checkpoint_interval(u64::MAX).draw_late().build()?;
         let adam = AdamSetup { setting, horizon: self.horizon() };
@@ -298,9 +239,10 @@ impl TrainingPlan {
         let passes = self.passes.get();
         let continuous = gaussian::noise_multiplier(self.epsilon, self.delta).value();
         let mechanism = self.release(dimension, strategies, continuous, passes, None)?;
-        let multiplier = match self.random_participation(strategies, passes)? {
+        let (run, guarantee) = ((self.horizon(), passes), (self.epsilon, self.delta));
+        let multiplier = match self.batches().calibrated(&mechanism, run, guarantee)? {
+            Some(multiplier) => multiplier,
             None => mechanism.moments().calibrated(self.epsilon, self.delta, self.horizon() as f64)?,
-            Some(participation) => self.calibrated(&mechanism, participation)?,
         };
         Ok(mechanism.with_noise_multiplier(multiplier)?)
     }
@@ -311,8 +253,8 @@ impl TrainingPlan {
     pub(crate) fn spent(&self, mechanism: &MatrixMechanism, passes: u32) -> Result<f64, TrainingError> {
         let (moments, strategies) = (mechanism.moments(), mechanism.strategies());
         let cells = self.steps_per_pass() as f64 * f64::from(passes);
-        if let Some(participation) = self.random_participation(strategies, passes)? {
-            return self.amplified_epsilon(mechanism, participation, cells);
+        if let Some(epsilon) = self.batches().epsilon(mechanism, (self.horizon(), passes), self.delta)? {
+            return Ok(epsilon);
         }
         let multiplier = moments.parameters().noise_multiplier;
         let dimension = mechanism.layout().dimension;
@@ -320,136 +262,6 @@ impl TrainingPlan {
         let part = self.release(dimension, strategies, multiplier, passes, weight)?;
         let spent = moments.spent_by(part.moments(), self.delta, cells)?;
         Ok(spent.map_or(f64::INFINITY, Epsilon::value))
-    }
-
-    /// Returns ε of the sampled steps so far, rounded up; infinite if the grid uses up δ.
-    fn amplified_epsilon(
-        &self,
-        mechanism: &MatrixMechanism,
-        participation: RandomParticipation,
-        cells: f64,
-    ) -> Result<f64, TrainingError> {
-        let moments = mechanism.moments();
-        // The sensitivity in place is twice the norm of one contribution: 4A = (2√A)².
-        let norms = match self.neighbours {
-            Neighbours::ReplaceOneInPlace => 2.0,
-            _ => 1.0,
-        };
-        let multiplier = NoiseMultiplier::new(moments.parameters().noise_multiplier * norms)?;
-        let composition = participation.composition(self.neighbours, multiplier)?;
-        let composition = composition.with_discreteness(moments.drawn_discreteness(cells)?);
-        Ok(composition.epsilon(self.delta).map_or(f64::INFINITY, |epsilon| epsilon.high))
-    }
-
-    /// Returns a noise multiplier that gives the guarantee with sampled batches, at most [`CLOSE`]
-    /// above the least one.
-    ///
-    /// ln ε falls almost linearly in ln σ. So each guess is the point at which the line through
-    /// both ends reaches ε, shifted by a third of the tolerance to alternating sides. Any result is
-    /// valid, because its own ε was computed.
-    fn calibrated(
-        &self,
-        mechanism: &MatrixMechanism,
-        participation: RandomParticipation,
-    ) -> Result<f64, TrainingError> {
-        let cells = self.horizon() as f64;
-        let excess = |log_multiplier: f64| -> Result<f64, TrainingError> {
-            let mechanism = mechanism.with_noise_multiplier(log_multiplier.exp())?;
-            let epsilon = self.amplified_epsilon(&mechanism, participation, cells)?;
-            Ok((epsilon / self.epsilon.value()).ln().min(100.0))
-        };
-        let mut high = mechanism.moments().parameters().noise_multiplier.ln();
-        let mut above = excess(high)?;
-        let (mut low, mut below) = (high, above);
-        while above > 0.0 {
-            (low, below) = (high, above);
-            high += 1.0;
-            above = excess(high)?;
-        }
-        while below <= 0.0 {
-            (high, above) = (low, below);
-            low -= 1.0;
-            // If accounting fails for this noise, the noise is too small.
-            below = excess(low).unwrap_or(100.0);
-        }
-        let mut side = 1.0;
-        while high - low > CLOSE {
-            let share = if below < 10.0 && above > -10.0 { below / (below - above) } else { 0.5 };
-            let guess = low + (high - low) * share + side * CLOSE / 3.0;
-            let margin = (high - low) / 8.0;
-            let guess = if high - low < 4.0 * CLOSE { (low + high) / 2.0 } else { guess };
-            let guess = guess.clamp(low + margin.min(CLOSE / 4.0), high - margin.min(CLOSE / 4.0));
-            let found = excess(guess)?;
-            if found <= 0.0 {
-                (high, above) = (guess, found);
-            } else {
-                (low, below) = (guess, found);
-            }
-            side = -side;
-        }
-        Ok(high.exp())
-    }
-
-    /// Returns the random participation of a record in these passes; `None` for batches in order.
-    fn random_participation(
-        &self,
-        strategies: &Strategies,
-        passes: u32,
-    ) -> Result<Option<RandomParticipation>, TrainingError> {
-        let passes = u64::from(passes);
-        Ok(match self.scheme(strategies)? {
-            Scheme::InOrder { .. } => None,
-            Scheme::Poisson { groups, probability: rate } => {
-                let steps = (self.steps_per_pass() * passes).div_ceil(groups.get());
-                Some(RandomParticipation::Poisson { rate, steps })
-            }
-            Scheme::BallsInBins { bins, .. } => {
-                Some(RandomParticipation::Allocation { bins: bins.get(), rounds: passes })
-            }
-        })
-    }
-
-    fn scheme(&self, strategies: &Strategies) -> Result<Scheme, TrainingError> {
-        let (records, batch_size) = (self.records, self.batch_size.get());
-        let steps = self.gap()?;
-        if self.sampling == Sampling::InOrder {
-            return Ok(Scheme::InOrder { batch_size: batch_size as usize });
-        }
-        let method = self.privatisation.method(self.batch_size);
-        let in_place = self.neighbours == Neighbours::ReplaceOneInPlace;
-        if matches!(method, Method::BatchSquares { .. }) || (in_place && method != Method::Pp) {
-            return Err(TrainingError::SampledMethod { sampling: self.sampling, method });
-        }
-        let mut groups = self.bands(strategies.first())?;
-        if method != Method::Pp {
-            groups = groups.max(self.bands(strategies.second())?);
-        }
-        let bands = groups.get();
-        if self.sampling == Sampling::Poisson {
-            let expected = u64::from(batch_size).saturating_mul(bands);
-            if expected > records as u64 {
-                return Err(TrainingError::Groups { bands, batch_size, records });
-            }
-            return Ok(Scheme::Poisson { groups, probability: expected as f64 / records as f64 });
-        }
-        match NonZeroU64::new(steps.get() / bands).filter(|_| steps.get().is_multiple_of(bands)) {
-            Some(bins) => Ok(Scheme::BallsInBins { groups, bins }),
-            None => Err(TrainingError::Cycles { bands, steps: steps.get() }),
-        }
-    }
-
-    /// Returns the number of bands of a strategy that encodes exactly: the contribution of a record
-    /// to a step changes at most this number of rows.
-    fn bands(&self, strategy: &dyn Strategy) -> Result<NonZeroU64, TrainingError> {
-        let matrix = strategy.matrix(self.horizon())?;
-        let exact = strategy.geometry().rounding_squared == 0.0 && matrix.discrepancy().relative == 0.0;
-        let bands = matrix.bands().filter(|_| exact).and_then(|bands| NonZeroU64::new(bands as u64));
-        bands.ok_or_else(|| TrainingError::Unbanded { sampling: self.sampling, strategy: strategy.name() })
-    }
-
-    fn gap(&self) -> Result<NonZeroU64, TrainingError> {
-        let (records, batch_size) = (self.records, self.batch_size.get());
-        NonZeroU64::new(self.steps_per_pass()).ok_or(TrainingError::Batch { records, batch_size })
     }
 
     /// Returns the mechanism that releases this number of passes. Sampled batches have the
@@ -462,7 +274,9 @@ impl TrainingPlan {
         passes: u32,
         second_moment_weight: Option<f64>,
     ) -> Result<MatrixMechanism, TrainingError> {
-        let gap = self.gap()?;
+        let (records, batch_size) = (self.records as u64, self.batch_size.get());
+        let gap = NonZeroU64::new(self.steps_per_pass());
+        let gap = gap.ok_or(SamplingError::Batch { records, batch_size })?;
         let count_weight = match self.neighbours {
             Neighbours::ReplaceOneInPlace => None,
             Neighbours::ZeroOut => Some(UNREAD_COUNT.sqrt() * self.clip_norm),

@@ -5,105 +5,78 @@
 //! can't be used with others. (A learner that takes gradients of other records than it was passed
 //! breaks its contract, like one that takes gradients of two records at once.)
 //!
-//! # Groups
-//! For a strategy with b bands, the records are cut into b groups of equal size, up to one record,
-//! in their public order. Step t draws from group t mod b. So the steps of a record are at least b
-//! apart, and their columns of C have no row in common. For b = 1 all records are one group.
-//!
-//! | scheme | the batch of a step | size |
-//! |---|---|---|
-//! | `InOrder` | the next m records | public |
-//! | `Poisson` | each record of the group with probability m b/N, independently | private |
-//! | `BallsInBins` | in each pass, each record of the group in one of its steps | private |
+//! [`hushflow_mechanism::sampling`] has the schemes and their guarantee.
 //!
 //! # What the guarantee needs of the draws
-//! - *Independent of everything that is released.* Each draw takes 32 fresh bytes of
-//!   operating-system entropy, as noise does.
+//! - *Independent of everything that is released.* All draws of a run follow from one [`BatchKey`]
+//!   of 256 bits of operating-system entropy, which is used for nothing else.
 //! - *Secret.* Batches stay in memory, are wiped, and are in no log, error or message. The number
 //!   of records of a step is secret as well: no proof conditions on it. Counts are released as 0
 //!   plus noise, or as 0. A step takes longer for a larger batch. The guarantee does not hold
 //!   against someone who can time the steps.
-//! - *Drawn once.* A step's batch is drawn before its release and never again. Draws are not
-//!   stored. A killed run can't be resumed: its draws are lost, and a new run is a new release with
-//!   a budget of its own. (If runs could be resumed, a Poisson step that is not yet committed could
-//!   be drawn again, because steps are independent. A pass of balls in bins could not: a record
-//!   could take part twice. Its bins would have to be synced with the private state before the
-//!   pass's first commit.)
+//! - *Drawn once.* The batch of a step is a function of the key and of the step. A run that keeps
+//!   its key, as privately as its records, goes on after a crash with the batches that it would
+//!   have taken: no coin is tossed twice. The loop of this crate keeps no key. A new run of it is
+//!   a new release with a budget of its own.
 //! - *Each record once.* Every record belongs to one worker, for the whole run. Draws of different
 //!   records are independent, so workers and processes need not agree on any of them.
 
 use hushflow_mechanism::noise::{EntropyError, NoiseGenerator, NoiseSource};
+use hushflow_mechanism::sampling::{Scheme, group};
 use rand::Rng;
-use std::fmt;
 use std::num::NonZeroU64;
-use std::ops::Range;
-use std::str::FromStr;
-use thiserror::Error;
 use zeroize::Zeroizing;
+
+pub use hushflow_mechanism::sampling::Sampling;
 
 /// Number of the random stream from which batches are drawn. No shard of a release has it.
 const BATCH_STREAM: u64 = u64::MAX;
 
-/// How records are assigned to steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sampling {
-    /// In one fixed, public order: every record takes part once in every pass, b steps apart.
-    /// The batches are not random, so there is no amplification.
-    InOrder,
-    /// Poisson sampling; for a strategy with bands, cyclic Poisson sampling from one group per band
-    /// (Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization").
-    Poisson,
-    /// Balls in bins, or random allocation: in every pass each record takes part in one random step
-    /// of its group (Chua et al. 2024, "Balls-and-Bins Sampling for DP-SGD").
-    BallsInBins,
-}
+/// The secret that chooses the batches of a run: 256 bits of the operating system's entropy. Wiped.
+///
+/// The words of step t are the keystream of ChaCha20 under this key and the nonce t, as noise is
+/// that of a key of its own.
+#[derive(Clone)]
+pub struct BatchKey(Zeroizing<[u8; KEY_BYTES]>);
 
-impl Sampling {
-    /// All schemes.
-    pub const ALL: [Self; 3] = [Self::InOrder, Self::Poisson, Self::BallsInBins];
-}
+/// Number of bytes of a [`BatchKey`].
+pub const KEY_BYTES: usize = 32;
 
-impl fmt::Display for Sampling {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InOrder => "in-order",
-            Self::Poisson => "poisson",
-            Self::BallsInBins => "balls-in-bins",
-        })
+impl BatchKey {
+    /// Draws a new key. A seeded source gives the key of its seed.
+    ///
+    /// # Errors
+    /// [`EntropyError`] if the operating system fails; it is fatal.
+    pub fn draw(source: NoiseSource) -> Result<Self, EntropyError> {
+        let mut key = Zeroizing::new([0; KEY_BYTES]);
+        source.generator(0, BATCH_STREAM)?.fill_bytes(&mut *key);
+        Ok(Self(key))
     }
-}
 
-/// A name that is not one of a sampling scheme.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{0:?} is not a sampling scheme: expected in-order, poisson or balls-in-bins")]
-pub struct SamplingError(String);
+    /// Restores a key.
+    pub fn from_bytes(bytes: [u8; KEY_BYTES]) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
 
-impl FromStr for Sampling {
-    type Err = SamplingError;
+    /// Its bytes, to be kept as privately as the records are.
+    pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
 
-    fn from_str(text: &str) -> Result<Self, SamplingError> {
-        let named = Self::ALL.into_iter().find(|sampling| sampling.to_string() == text);
-        named.ok_or_else(|| SamplingError(text.into()))
+    fn generator(&self, step: u64) -> NoiseGenerator {
+        NoiseGenerator::of_key(&self.0, step)
     }
 }
 
 /// The batches of a run. Equal on every worker; draws nothing until a worker asks for a step.
 #[derive(Clone, Debug)]
-pub(crate) struct Batches {
+pub(crate) struct DrawnBatches {
     pub(crate) records: usize,
     pub(crate) scheme: Scheme,
     pub(crate) source: NoiseSource,
 }
 
-/// A sampling scheme with its numbers.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Scheme {
-    InOrder { batch_size: usize },
-    Poisson { groups: NonZeroU64, probability: f64 },
-    BallsInBins { groups: NonZeroU64, bins: NonZeroU64 },
-}
-
-impl Batches {
+impl DrawnBatches {
     /// Returns whether the number of records in a step is private.
     pub(crate) fn have_private_sizes(&self) -> bool {
         !matches!(self.scheme, Scheme::InOrder { .. })
@@ -115,64 +88,83 @@ impl Batches {
             batches: self,
             worker,
             workers,
+            key: None,
+            pass: None,
             bins: Zeroizing::default(),
             batch: Zeroizing::default(),
         }
     }
-
-    fn group(&self, step: u64, groups: NonZeroU64) -> Range<usize> {
-        let (group, groups) = (u128::from((step - 1) % groups), u128::from(groups.get()));
-        let border = |group: u128| (self.records as u128 * group / groups) as usize;
-        border(group)..border(group + 1)
-    }
 }
 
 /// One worker's share of the batches.
-pub(crate) struct WorkerBatches {
-    batches: Batches,
+pub struct WorkerBatches {
+    batches: DrawnBatches,
     worker: usize,
     workers: usize,
+    /// Drawn for the first step.
+    key: Option<BatchKey>,
+    /// First step of the pass of `bins`.
+    pass: Option<u64>,
     /// Bin of each record of this worker in this pass, in the order of records.
     bins: Zeroizing<Vec<u64>>,
     batch: Zeroizing<Vec<usize>>,
 }
 
 impl WorkerBatches {
-    /// Draws this worker's records of a step. Steps are drawn in order, from 1.
+    /// Returns the whole batches that a key chooses.
+    pub fn of_key(records: usize, scheme: Scheme, key: BatchKey) -> Self {
+        // The source draws keys only, and here is one.
+        let batches = DrawnBatches { records, scheme, source: NoiseSource::System };
+        Self { key: Some(key), ..batches.of_worker(0, 1) }
+    }
+
+    /// Returns this worker's records of a step, numbered from 0 in their public order. A step's
+    /// records are the same whenever it is asked for.
     ///
     /// # Errors
     /// [`EntropyError`] if the operating system fails; it is fatal.
-    pub(crate) fn of_step(&mut self, step: u64) -> Result<&[usize], EntropyError> {
+    pub fn of_step(&mut self, step: u64) -> Result<&[usize], EntropyError> {
         let (worker, workers) = (self.worker, self.workers);
         let is_mine = |record: &usize| record % workers == worker;
+        let DrawnBatches { records, scheme, source } = self.batches;
+        let key = match self.key.take() {
+            Some(key) => self.key.insert(key),
+            None => self.key.insert(BatchKey::draw(source)?),
+        };
+        let group = |groups| {
+            let group = group(records as u64, step, groups);
+            group.start as usize..group.end as usize
+        };
         self.batch.clear();
-        match self.batches.scheme {
+        match scheme {
             Scheme::InOrder { batch_size } => {
-                let steps = (self.batches.records / batch_size).max(1) as u64;
+                let batch_size = usize::try_from(batch_size).unwrap_or(usize::MAX).max(1);
+                let steps = (records / batch_size).max(1) as u64;
                 let start = ((step - 1) % steps) as usize * batch_size;
-                let end = self.batches.records.min(start + batch_size);
+                let end = records.min(start + batch_size);
                 self.batch.extend((start..end).skip(worker).step_by(workers));
             }
             Scheme::Poisson { groups, probability } => {
-                let mut generator = self.batches.source.generator(step, BATCH_STREAM)?;
-                let group = self.batches.group(step, groups);
+                let mut generator = key.generator(step);
                 let threshold = threshold(probability);
-                let sampled = group.filter(|_| u128::from(generator.next_u64()) < threshold);
+                let sampled = group(groups).filter(|_| u128::from(generator.next_u64()) < threshold);
                 self.batch.extend(sampled.filter(is_mine));
             }
             Scheme::BallsInBins { groups, bins } => {
                 let steps = groups.get() * bins.get();
-                if (step - 1).is_multiple_of(steps) {
-                    let mut generator = self.batches.source.generator(step, BATCH_STREAM)?;
+                let pass = step - (step - 1) % steps;
+                if self.pass != Some(pass) {
+                    let mut generator = key.generator(pass);
                     self.bins.clear();
-                    for record in 0..self.batches.records {
+                    for record in 0..records {
                         let bin = uniform(&mut generator, bins);
                         self.bins.extend(is_mine(&record).then_some(bin));
                     }
+                    self.pass = Some(pass);
                 }
-                let now = (step - 1) % steps / groups;
-                let group = self.batches.group(step, groups).filter(is_mine);
-                self.batch.extend(group.filter(|record| self.bins[record / workers] == now));
+                let now = (step - pass) / groups;
+                let mine = group(groups).filter(is_mine);
+                self.batch.extend(mine.filter(|record| self.bins[record / workers] == now));
             }
         }
         Ok(&self.batch)
@@ -203,8 +195,8 @@ mod tests {
 
     const SEEDED: NoiseSource = NoiseSource::Seeded(5);
 
-    fn batches(records: usize, scheme: Scheme, source: NoiseSource) -> Batches {
-        Batches { records, scheme, source }
+    fn batches(records: usize, scheme: Scheme, source: NoiseSource) -> DrawnBatches {
+        DrawnBatches { records, scheme, source }
     }
 
     fn poisson(groups: u64, probability: f64) -> Scheme {
@@ -216,7 +208,7 @@ mod tests {
         Scheme::BallsInBins { groups, bins }
     }
 
-    fn drawn(batches: &Batches, steps: u64, workers: usize) -> Vec<Vec<usize>> {
+    fn drawn(batches: &DrawnBatches, steps: u64, workers: usize) -> Vec<Vec<usize>> {
         let mut shares: Vec<_> =
             (0..workers).map(|worker| batches.clone().of_worker(worker, workers)).collect();
         let step = |step| {
@@ -302,12 +294,20 @@ mod tests {
         assert_eq!((threshold(1.0), threshold(0.5)), (1 << 64, 1 << 63));
     }
 
+    /// A run that goes on at any step with its key takes the batches that it would have taken.
     #[test]
-    fn schemes_have_names() {
-        for sampling in Sampling::ALL {
-            assert_eq!(sampling.to_string().parse(), Ok(sampling));
+    fn a_key_chooses_the_same_batches_from_any_step_on() {
+        for scheme in [Scheme::InOrder { batch_size: 20 }, poisson(4, 0.5), balls(3, 4)] {
+            let key = BatchKey::draw(NoiseSource::System).unwrap();
+            let mut whole = WorkerBatches::of_key(103, scheme, key.clone());
+            let expected: Vec<_> = (1..=40).map(|step| whole.of_step(step).unwrap().to_vec()).collect();
+            for first in [1, 2, 12, 13, 40] {
+                let key = BatchKey::from_bytes(*key.as_bytes());
+                let mut resumed = WorkerBatches::of_key(103, scheme, key);
+                for step in (first..=40).chain([first]) {
+                    assert_eq!(resumed.of_step(step).unwrap(), expected[step as usize - 1], "{scheme:?}");
+                }
+            }
         }
-        let error = "shuffle".parse::<Sampling>().unwrap_err().to_string();
-        assert!(error.starts_with("\"shuffle\" is not a sampling scheme: expected in-order, poisson"));
     }
 }

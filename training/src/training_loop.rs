@@ -16,11 +16,12 @@
 use crate::adam::{Parameters, UpdatePart};
 use crate::batch_squares::{FirstSums, square_batches};
 use crate::optimise::{AdamSetup, Optimise, SharedUpdate};
-use crate::sampling::{Batches, Scheme, WorkerBatches};
+use crate::sampling::{DrawnBatches, WorkerBatches};
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::{ClippedSums, ClippedSumsError, Layout, Sums};
 use hushflow_mechanism::noise::{EntropyError, NoiseSource};
 use hushflow_mechanism::release::Shards;
+use hushflow_mechanism::sampling::Scheme;
 use hushflow_operators::{ClosedEpoch, Commit, CommitLog, EveryEpoch, Fault, Measurement, ReleaseMoments};
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -60,7 +61,7 @@ pub trait Learner: 'static {
 #[derive(Clone)]
 pub struct TrainingSetup {
     pub(crate) measurement: Measurement,
-    pub(crate) batches: Batches,
+    pub(crate) batches: DrawnBatches,
     /// The optimiser; its horizon is the number of steps.
     pub adam: AdamSetup,
     /// Initial parameters.
@@ -77,8 +78,8 @@ impl TrainingSetup {
     /// and best correlated ahead of the sums where the strategy allows it:
     /// [`Strategies::correlated`](hushflow_mechanism::mechanism::Strategies::correlated).
     pub fn in_order(measurement: Measurement, adam: AdamSetup, parameters: Vec<f64>, records: usize) -> Self {
-        let scheme = Scheme::InOrder { batch_size: adam.setting.batch_size.get() as usize };
-        let batches = Batches { records, scheme, source: NoiseSource::System };
+        let scheme = Scheme::InOrder { batch_size: adam.setting.batch_size.get().into() };
+        let batches = DrawnBatches { records, scheme, source: NoiseSource::System };
         Self { measurement, batches, adam, parameters, not_finite: Arc::default() }
     }
 }

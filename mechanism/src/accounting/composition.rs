@@ -18,16 +18,32 @@
 //!
 //! ρ = μ²/2 of zCDP adds up in the same way.
 //!
+//! # Mechanisms that are not Gaussian
+//! Let mechanisms of known (ε_j, δ_j) run beside them, with E = Σ ε_j and D = Σ δ_j. Then all
+//! together are (ε, δ)-private with δ = δ_G(ε − E) + D, where δ_G is the δ of the theorem for the
+//! others, with (1 + e^ε) τ for its last term. All of them may be chosen after earlier releases, as
+//! long as μ², τ, E and D stay within bounds that are fixed beforehand. It is not enough that the
+//! sum δ stays within one bound: whoever may choose between more μ² and more E after seeing a loss
+//! takes the worse of both.
+//!
+//! *Proof.* An (ε_j, δ_j)-private mechanism, also one that interacts, is a random function of a bit
+//! of randomised response, or with probability δ_j of the bit itself (Kairouz, Oh & Viswanath 2015;
+//! Lyu 2022 for interactive ones). Let P' and Q' be the laws of everything if no bit is revealed.
+//! `P ≤ D + Π(1−δ_j) P'` and `Q ≥ Π(1−δ_j) Q'`. The losses of the bits under P' are at most E on
+//! every path, and those of the Gaussian draws sum to N(μ²/2, μ²), with the normal variable at the
+//! end of the proof of adaptivity (`docs/privacy.md`). So for every set S,
+//! `P'(S) − e^ε Q'(S) ≤ E_P' (1 − e^(ε−L))₊ ≤ δ_G(ε − E)`, with L the total loss. ∎
+//!
 //! # Exact sums, rounded up
-//! μ_i² is stored as an integer in units of 2⁻⁹⁶ and τ_i in units of 2⁻¹²⁷, each rounded up once.
-//! So sums are exact, do not depend on their order, and are never below the truth.
+//! μ_i² and ε_j are stored as integers in units of 2⁻⁹⁶, τ_i and δ_j in units of 2⁻¹²⁷, each rounded
+//! up once. So sums are exact, do not depend on their order, and are never below the truth.
 
 use super::{
     AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, discrete::Discreteness, gaussian, least,
 };
 
-/// Number of units of μ² in 1: 2⁹⁶.
-const SQUARED_MU_UNITS: f64 = (1_u128 << 96) as f64;
+/// Number of units of μ² and of ε in 1: 2⁹⁶.
+const UNITS: f64 = (1_u128 << 96) as f64;
 
 /// Number of units of total variation in 1, its maximum: 2¹²⁷.
 const VARIATION_UNITS: u128 = 1 << 127;
@@ -38,8 +54,8 @@ const ROUNDING: f64 = 8.0 * f64::EPSILON;
 /// The least noise multiplier whose cost fits the integers: its μ² is just below 2³².
 const MIN_NOISE_MULTIPLIER: f64 = 1.53e-5;
 
-/// Privacy cost of mechanisms: μ² and total variation, as exact integers that are never below the
-/// truth.
+/// Privacy cost of mechanisms: μ² and total variation of Gaussian ones, ε and δ of others, as exact
+/// integers that are never below the truth.
 ///
 /// ```
 /// use hushflow_mechanism::accounting::composition::Spending;
@@ -58,11 +74,14 @@ const MIN_NOISE_MULTIPLIER: f64 = 1.53e-5;
 pub struct Spending {
     squared_mu: u128,
     variation: u128,
+    /// E and D of mechanisms that are not Gaussian.
+    epsilon: u128,
+    delta: u128,
 }
 
 impl Spending {
     /// The cost of no mechanism.
-    pub const NOTHING: Self = Self { squared_mu: 0, variation: 0 };
+    pub const NOTHING: Self = Self { squared_mu: 0, variation: 0, epsilon: 0, delta: 0 };
 
     /// Returns the cost of one mechanism.
     ///
@@ -75,43 +94,80 @@ impl Spending {
         if noise_multiplier.value() < MIN_NOISE_MULTIPLIER {
             return Err(AccountingError::Overspent);
         }
-        let squared_mu = noise_multiplier.mu().powi(2) * (1.0 + ROUNDING) * SQUARED_MU_UNITS;
+        let squared_mu = noise_multiplier.mu().powi(2) * (1.0 + ROUNDING) * UNITS;
         let variation = discreteness.total_variation() * VARIATION_UNITS as f64;
-        Ok(Self { squared_mu: squared_mu.ceil() as u128, variation: variation.ceil() as u128 })
+        let (squared_mu, variation) = (squared_mu.ceil() as u128, variation.ceil() as u128);
+        Ok(Self { squared_mu, variation, ..Self::NOTHING })
+    }
+
+    /// Returns the cost of one mechanism of which this guarantee is known, and nothing else.
+    ///
+    /// # Errors
+    /// [`AccountingError::Overspent`] if ε exceeds 2³².
+    pub fn of_guarantee(epsilon: Epsilon, delta: Delta) -> Result<Self, AccountingError> {
+        // Scaling by a power of two is exact.
+        let units = (epsilon.value() * UNITS).ceil();
+        if units >= UNITS * 2_f64.powi(32) {
+            return Err(AccountingError::Overspent);
+        }
+        let delta = (delta.value() * VARIATION_UNITS as f64).ceil() as u128;
+        Ok(Self { epsilon: units as u128, delta, ..Self::NOTHING })
     }
 
     /// Returns the cost of both on the same data, about the same pairs of streams.
     ///
     /// # Errors
-    /// [`AccountingError::Overspent`] if μ² exceeds 2³².
+    /// [`AccountingError::Overspent`] if μ² or E exceeds 2³².
     pub fn and(self, other: Self) -> Result<Self, AccountingError> {
-        let squared_mu = self.squared_mu.checked_add(other.squared_mu);
+        let sum = |one: u128, other| one.checked_add(other).ok_or(AccountingError::Overspent);
+        let at_most_one = |one: u128, other| one.saturating_add(other).min(VARIATION_UNITS);
         Ok(Self {
-            squared_mu: squared_mu.ok_or(AccountingError::Overspent)?,
-            variation: self.variation.saturating_add(other.variation).min(VARIATION_UNITS),
+            squared_mu: sum(self.squared_mu, other.squared_mu)?,
+            variation: at_most_one(self.variation, other.variation),
+            epsilon: sum(self.epsilon, other.epsilon)?,
+            delta: at_most_one(self.delta, other.delta),
         })
     }
 
-    /// Returns the cost for streams that are `steps` steps apart ([`steps_to`]): μ is multiplied by
-    /// `steps`.
+    /// Returns the cost for streams that are `steps` steps apart ([`steps_to`]): μ and E are
+    /// multiplied by `steps`, and D by `1 + e^E + … + e^((steps−1)E)`, which is at least the sum
+    /// for every single mechanism (group privacy).
     ///
     /// # Errors
-    /// [`AccountingError::Overspent`] if μ² exceeds 2³².
+    /// [`AccountingError::Overspent`] if μ² or E exceeds 2³².
     ///
     /// [`steps_to`]: super::adjacency::Adjacency::steps_to
     pub fn over_steps(self, steps: u32) -> Result<Self, AccountingError> {
-        let squared_mu = self.squared_mu.checked_mul(u128::from(steps).pow(2));
-        Ok(Self { squared_mu: squared_mu.ok_or(AccountingError::Overspent)?, ..self })
+        let times = |one: u128, factor: u128| one.checked_mul(factor).ok_or(AccountingError::Overspent);
+        let each = rounded_up(self.epsilon, UNITS);
+        let factor: f64 = (0..steps).map(|step| (f64::from(step) * each).exp()).sum();
+        let delta = match (self.delta, steps) {
+            (0, _) | (_, 0 | 1) => self.delta,
+            (delta, _) => (delta as f64 * factor * (1.0 + MARGIN)).ceil().min(VARIATION_UNITS as f64) as u128,
+        };
+        Ok(Self {
+            squared_mu: times(self.squared_mu, u128::from(steps).pow(2))?,
+            epsilon: times(self.epsilon, steps.into())?,
+            delta,
+            ..self
+        })
     }
 
-    /// Returns μ of Gaussian differential privacy, rounded up. Excludes the total variation.
+    /// Returns μ of Gaussian differential privacy, rounded up. Excludes the total variation and
+    /// mechanisms that are not Gaussian.
     pub fn mu(self) -> f64 {
-        (self.squared_mu as f64 / SQUARED_MU_UNITS).sqrt() * (1.0 + ROUNDING)
+        (self.squared_mu as f64 / UNITS).sqrt() * (1.0 + ROUNDING)
     }
 
-    /// Returns ρ of zero-concentrated differential privacy, rounded up; 0 if nothing was spent.
+    /// Returns ρ of zero-concentrated differential privacy, rounded up. Excludes what
+    /// [`mu`](Self::mu) does.
     pub fn rho(self) -> f64 {
-        self.squared_mu as f64 / SQUARED_MU_UNITS / 2.0 * (1.0 + ROUNDING)
+        self.squared_mu as f64 / UNITS / 2.0 * (1.0 + ROUNDING)
+    }
+
+    /// Returns E and D: the sums of ε and δ of mechanisms that are not Gaussian, rounded up.
+    pub fn guarantees(self) -> (f64, f64) {
+        (rounded_up(self.epsilon, UNITS), rounded_up(self.delta, VARIATION_UNITS as f64))
     }
 
     /// Returns the total variation between all the noise and its ideal, rounded up; at most 1.
@@ -125,23 +181,40 @@ impl Spending {
     /// Half the margin exceeds the error of the formula. A single mechanism still gets the δ for
     /// which it was calibrated.
     pub fn delta(self, epsilon: Epsilon) -> f64 {
-        let ideal = self.noise_multiplier().map_or(0.0, |sigma| gaussian::delta(sigma, epsilon));
+        let Some(of_noise) = self.beside_guarantees(epsilon.value()) else { return 1.0 };
+        let ideal = self.noise_multiplier().map_or(0.0, |sigma| gaussian::delta(sigma, Epsilon(of_noise)));
         let discreteness = match self.variation {
             0 => 0.0,
             _ => (1.0 + epsilon.value().exp()) * self.total_variation() * (1.0 + MARGIN),
         };
         let least = if self == Self::NOTHING { 0.0 } else { f64::MIN_POSITIVE };
-        (ideal * (1.0 + MARGIN / 2.0) + discreteness).clamp(least, 1.0)
+        (ideal * (1.0 + MARGIN / 2.0) + discreteness + self.guarantees().1).clamp(least, 1.0)
+    }
+
+    /// Returns ε − E, rounded down; `None` if it is negative.
+    fn beside_guarantees(self, epsilon: f64) -> Option<f64> {
+        if self.epsilon == 0 {
+            return Some(epsilon);
+        }
+        let left = ((epsilon * UNITS) as u128).checked_sub(self.epsilon)?;
+        Some(left as f64 / UNITS * (1.0 - ROUNDING))
     }
 
     /// Returns an upper bound of the least ε for this δ; `None` where the total variation uses up
     /// δ.
     ///
-    /// The derivative of δ(ε) is −e^ε(Q(ε/μ + μ/2) − τ). So δ falls as long as Q(ε/μ + μ/2) > τ and
-    /// rises after that point: the solution lies before that point or does not exist.
+    /// With ε' = ε − E the derivative of δ(ε) is −e^ε'(Q(ε'/μ + μ/2) − e^E τ). So δ falls as long as
+    /// Q(ε'/μ + μ/2) > e^E τ and rises after that point: the solution lies before that point or does
+    /// not exist.
     pub fn epsilon(self, delta: Delta) -> Option<Epsilon> {
         let enough = |epsilon| self.delta(Epsilon(epsilon)) <= delta.value();
-        let rising = |epsilon| self.upper_tail(epsilon) <= self.total_variation();
+        let rising = |epsilon| match self.beside_guarantees(epsilon) {
+            Some(epsilon) => {
+                let raised = self.guarantees().0.exp() * self.total_variation();
+                self.squared_mu == 0 || self.upper_tail(epsilon) <= raised
+            }
+            None => false,
+        };
         let smallest = least(0.0, f64::MAX, |epsilon| enough(epsilon) || rising(epsilon));
         enough(smallest).then_some(Epsilon(smallest))
     }
@@ -158,8 +231,16 @@ impl Spending {
             let together = Self::of(NoiseMultiplier(sigma), discreteness).and_then(|one| self.and(one));
             together.is_ok_and(|together| together.delta(epsilon) <= delta.value())
         };
-        let smallest = least(MIN_NOISE_MULTIPLIER, SQUARED_MU_UNITS, fits);
+        let smallest = least(MIN_NOISE_MULTIPLIER, UNITS, fits);
         fits(smallest).then_some(NoiseMultiplier(smallest))
+    }
+
+    /// Returns the largest ε of one more mechanism that is not Gaussian, of this δ, with which all
+    /// together stay within (ε, δ). `None` if there is none.
+    pub fn epsilon_left(self, (epsilon, delta): (Epsilon, Delta), of_one: Delta) -> Option<f64> {
+        let one = Self::of_guarantee(Epsilon(0.0), of_one).ok()?;
+        let together = self.and(one).ok()?.epsilon(delta)?;
+        Some(epsilon.value() - together.value()).filter(|&left| left > 0.0)
     }
 
     /// Returns the noise multiplier of one Gaussian mechanism with this μ, rounded down.
@@ -172,6 +253,13 @@ impl Spending {
         let mu = self.mu();
         libm::erfc((epsilon / mu + mu / 2.0) / 2_f64.sqrt()) / 2.0
     }
+}
+
+/// Returns a number of units as a float that is not below it.
+fn rounded_up(units: u128, in_one: f64) -> f64 {
+    let near = units as f64;
+    let float = if (near as u128) < units { near.next_up() } else { near };
+    float / in_one
 }
 
 #[cfg(test)]
@@ -242,6 +330,34 @@ mod tests {
         let (delta, most) = (1e-4, coarse.epsilon(del(1e-4)).unwrap());
         assert!(coarse.delta(most) <= delta);
         assert!(most > gaussian::epsilon(sigma(3.0), del(delta)), "discreteness costs something");
+    }
+
+    /// Guarantees fill a budget exactly, and shift ε of Gaussian mechanisms.
+    #[test]
+    fn guarantees_add_up() {
+        let check = |epsilon: f64, delta: f64| {
+            let one = Spending::of_guarantee(eps(epsilon), del(delta)).unwrap();
+            assert_eq!(one.guarantees(), (epsilon, delta));
+            assert!(one.delta(eps(epsilon)) == delta && one.delta(eps(epsilon.next_down())) == 1.0);
+            assert_eq!(one.epsilon(del(delta)), Some(eps(epsilon)));
+            assert_eq!(one.epsilon(del(delta.next_down())), None);
+            assert_eq!((one.mu(), one.rho(), one.over_steps(1)), (0.0, 0.0, Ok(one)));
+        };
+        for (epsilon, delta) in [(2.0, 1e-6), (0.1, 1e-5), (1.0 / 3.0, 1e-9), (1e3, 0.5)] {
+            check(epsilon, delta);
+        }
+        let one = Spending::of_guarantee(eps(0.7), del(1e-7)).unwrap();
+        let both = one.and(spending(3.0, 1e6)).unwrap();
+        let alone = spending(3.0, 1e6).epsilon(del(9e-7)).unwrap().value();
+        assert_close(both.epsilon(del(1e-6)).unwrap().value(), 0.7 + alone, 1e-10);
+        let left = spending(3.0, 1e6).epsilon_left((eps(0.7 + alone), del(1e-6)), del(1e-7)).unwrap();
+        assert_close(left, 0.7, 1e-9);
+        assert_eq!(both.epsilon_left((eps(0.7 + alone), del(1e-6)), del(1e-9)), None);
+        let (epsilon, delta) = one.over_steps(3).unwrap().guarantees();
+        assert_close(epsilon, 2.1, 1e-12);
+        assert_close(delta, 1e-7 * (1.0 + 0.7_f64.exp() + 1.4_f64.exp()), 1e-9);
+        let large = Spending::of_guarantee(eps(2f64.powi(33)), del(1e-6));
+        assert_eq!(large, Err(AccountingError::Overspent));
     }
 
     proptest! {

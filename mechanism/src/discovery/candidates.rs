@@ -375,7 +375,7 @@ fn secret(source: NoiseSource, epoch: u64) -> Result<Zeroizing<[u8; 32]>, Entrop
 fn generator(secret: &[u8; 32], name: &str) -> NoiseGenerator {
     let hash = Sha256::new().chain_update(DOMAIN).chain_update(secret).chain_update(name).finalize();
     let key: Zeroizing<[u8; 32]> = Zeroizing::new(hash.into());
-    NoiseGenerator::of_key(&key)
+    NoiseGenerator::of_key(&key, 0)
 }
 
 fn as_integers(secret: &[u8; 32]) -> [i128; 2] {

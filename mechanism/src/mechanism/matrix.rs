@@ -113,6 +113,11 @@ impl Strategies {
         Arc::ptr_eq(&self.first, &self.second)
     }
 
+    /// Returns whether encoded sums are released as they are.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.form == ReleaseForm::Encoded
+    }
+
     /// Returns the number of steps for which both are defined; `None` for unlimited strategies.
     pub fn horizon(&self) -> Option<u64> {
         [&self.first, &self.second].into_iter().filter_map(|strategy| strategy.horizon()).min()

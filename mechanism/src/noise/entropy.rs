@@ -34,9 +34,9 @@ impl NoiseGenerator {
         Self { keystream, batch: Zeroizing::new([0; BATCH]), given: BATCH }
     }
 
-    /// Returns the generator of a key that is used for nothing else.
-    pub(crate) fn of_key(key: &[u8; 32]) -> Self {
-        Self::new(key, 0)
+    /// Returns the generator of a stream of a secret key that is used for nothing else.
+    pub fn of_key(key: &[u8; 32], stream: u64) -> Self {
+        Self::new(key, stream)
     }
 
     fn fill(&mut self, mut bytes: &mut [u8]) {

@@ -252,7 +252,7 @@ fn own_forecast(
     };
     let plan = arguments.plan(Some(&file.public_parameters()))?;
     let bar = SearchStatus::new();
-    let forecast = forecast_of_file(&plan, file, &bar);
+    let forecast = forecast_of_file(&plan, file, None, &bar);
     bar.finish();
     Ok(forecast?)
 }

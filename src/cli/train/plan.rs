@@ -4,6 +4,7 @@ use std::path::Path;
 
 use hushflow::ledger::LedgerHome;
 use hushflow::mechanism::error::ExpectedError;
+use hushflow::mechanism::sampling::Sampling;
 use hushflow::pipeline::{Pipeline, Training};
 use hushflow::publication::{MomentPublication, PublicationError};
 use hushflow::runtime::{RunOptions, confirm_budget};
@@ -43,6 +44,15 @@ struct TrainingPlan<'a> {
     memory: u64,
 }
 
+/// Says how often a row takes part.
+fn participation(training: &Training) -> String {
+    match training.sampling {
+        Sampling::InOrder => training.participation(training.passes).to_string(),
+        Sampling::Poisson => format!("{} times on average (poisson)", training.passes),
+        Sampling::BallsInBins => format!("{} times, at random steps (balls-in-bins)", training.passes),
+    }
+}
+
 /// Maximum number of passes whose ε is printed.
 const PASSES: u32 = 10;
 
@@ -69,8 +79,11 @@ impl<'a> TrainingPlan<'a> {
             parameters: parameters.columns.len(),
             steps: horizon,
             steps_per_pass: training.steps_per_pass(),
-            left_out: training.records - training.steps_per_pass() * u64::from(training.batch_size),
-            participation: training.participation(training.passes).to_string(),
+            left_out: match training.sampling.is_public() {
+                true => training.records - training.steps_per_pass() * u64::from(training.batch_size),
+                false => 0,
+            },
+            participation: participation(training),
             neighbours: parameters.privacy.neighbours,
             clip_norm: parameters.privacy.clip_norm,
             epsilon: parameters.privacy.epsilon,
@@ -116,6 +129,10 @@ impl<'a> TrainingPlan<'a> {
         let spent = self.epsilon_by_pass.iter();
         let spent: Vec<_> = spent.map(|(pass, epsilon)| format!("{} ({pass})", number(*epsilon))).collect();
         text += &format!("ε spent after each pass: {}\n", spent.join(", "));
+        if !training.sampling.is_public() {
+            text += "batches are secret: (ε, δ) and the sensitivity are those of one participation at random steps, for those who \
+                     can't time the steps\n";
+        }
         text += &format!("strategy {} for {}\n", self.strategy, self.workload);
         text += &format!(
             "noise in the mean gradients of that workload, per coordinate: {} (root mean square over the steps), {} after the last\n",
@@ -125,6 +142,18 @@ impl<'a> TrainingPlan<'a> {
         text +=
             &format!("memory of noise and optimiser: about {} bytes, and the rows\n", thousands(self.memory));
         text
+    }
+}
+
+/// Refuses to compare strategies for batches that are drawn at random: their noise is searched for
+/// one strategy at a time.
+pub(in crate::cli) fn refuse_comparison(pipeline: &Pipeline) -> Result<(), CliError> {
+    match &pipeline.training {
+        Some(training) if !training.sampling.is_public() => Err(CliError::usage(
+            "strategies are not compared for batches that are drawn at random: name one as strategy in [release], and leave \
+             out --strategy, --all and --plot",
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -156,7 +185,6 @@ struct RowsReport {
 /// Reads the rows and prints how a run would use them.
 pub(in crate::cli) fn print_check(
     pipeline: &Pipeline,
-    training: &Training,
     (file, state): (&Path, &Path),
     json: bool,
 ) -> Result<(), CliError> {
@@ -165,12 +193,11 @@ pub(in crate::cli) fn print_check(
     let clip_norm = pipeline.privacy.clip_norm;
     let dimension = publication.layout().dimension;
     let mut norms = Vec::new();
-    for step in 1..=training.steps_per_pass() {
-        examples.gradients(examples.batch(step), &vec![0.0; dimension], &mut |gradient| {
-            let norm = gradient.iter().map(|value| value * value).sum::<f64>().sqrt();
-            norms.extend(Some(norm).filter(|norm| !norm.is_nan()));
-        });
-    }
+    let rows: Vec<usize> = (0..examples.len()).collect();
+    examples.gradients(&rows, &vec![0.0; dimension], &mut |gradient| {
+        let norm = gradient.iter().map(|value| value * value).sum::<f64>().sqrt();
+        norms.extend(Some(norm).filter(|norm| !norm.is_nan()));
+    });
     norms.sort_by(f64::total_cmp);
     let quantile = |share: f64| {
         let last = norms.len().saturating_sub(1);

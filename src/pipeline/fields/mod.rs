@@ -24,7 +24,7 @@ pub(super) use release::{GROWING, MAX_EPOCHS, METHODS};
 pub(super) use rules::PRIVATE_EVENT_TIME;
 pub(super) use rules::{LATE_DUPLICATES, UNMOVED};
 pub(super) use source::{MISSING_POLICIES, PREFLIGHTS, ROW_POLICIES};
-pub(super) use training::{MODELS, OPTIMISERS, ORDERS};
+pub(super) use training::{MODELS, OPTIMISERS, ORDERS, SAMPLINGS};
 
 /// The whole file.
 pub(crate) static PIPELINE: SectionDefinition = SectionDefinition {

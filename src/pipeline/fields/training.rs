@@ -7,6 +7,7 @@ use crate::document::rules::Fact::{Has, Is, IsNot, Lacks};
 use crate::document::rules::Rule;
 use crate::document::rules::Words::These;
 use crate::pipeline::training::{ModelKind, OptimiserKind, RowOrder};
+use hushflow_mechanism::sampling::Sampling;
 
 /// Words of `model`.
 pub(in crate::pipeline) const MODELS: &[Word<ModelKind>] = &[
@@ -39,6 +40,25 @@ pub(in crate::pipeline) const OPTIMISERS: &[Word<OptimiserKind>] = &[
 pub(in crate::pipeline) const ORDERS: &[Word<RowOrder>] = &[
     word("shuffled", RowOrder::Shuffled, "A fixed public permutation of the rows."),
     word("source", RowOrder::Source, "As in the source: for rows without an order that matters."),
+];
+
+/// Words of `sampling`.
+pub(in crate::pipeline) const SAMPLINGS: &[Word<Sampling>] = &[
+    word(
+        "in-order",
+        Sampling::InOrder,
+        "Batches of public rows, in the `order`: the guarantee assumes nothing random.",
+    ),
+    word(
+        "poisson",
+        Sampling::Poisson,
+        "Secret batches: each row with probability m/N, independently in every step.",
+    ),
+    word(
+        "balls-in-bins",
+        Sampling::BallsInBins,
+        "Secret batches: in every pass, each row in one random step.",
+    ),
 ];
 
 pub(super) static TRAINING: SectionDefinition = SectionDefinition {
@@ -75,14 +95,14 @@ pub(super) static TRAINING: SectionDefinition = SectionDefinition {
             "batch_size",
             FieldType::Count { least: 1, most: u32::MAX as u64 },
             "1000",
-            "m: rows in a step. Rows that don't fill a last batch are left out.",
+            "m: rows in a step, on average if they are drawn at random. In order, rows that don't fill a last batch are left out.",
         )
         .costs("None. The noise of a mean gradient falls with m."),
         Field::required(
             "passes",
             FieldType::Count { least: 1, most: u32::MAX as u64 },
             "5",
-            "k: passes over the rows. Every row takes part once in each.",
+            "k: passes over the rows. Every row takes part once in each, with `poisson` on average.",
         )
         .costs("Noise grows with it, by a factor between its root and itself."),
         Field::with_default(
@@ -91,6 +111,16 @@ pub(super) static TRAINING: SectionDefinition = SectionDefinition {
             "\"shuffled\"",
             "\"source\"",
             "Which rows form a batch. It depends on positions alone.",
+        ),
+        Field::with_default(
+            "sampling",
+            FieldType::Words(|| forms(SAMPLINGS)),
+            "\"in-order\"",
+            "\"poisson\"",
+            "How rows are assigned to steps.",
+        )
+        .costs(
+            "None: secret batches need less noise. The guarantee then requires that nobody can time the steps.",
         ),
         Field::with_default(
             "optimiser",

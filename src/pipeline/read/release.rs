@@ -48,6 +48,11 @@ impl ReleaseSection {
         }
     }
 
+    /// Takes this strategy where none is named.
+    pub(super) fn by_default(self, strategy: StrategyName) -> Self {
+        Self { strategy: self.strategy.or(Some(strategy)), ..self }
+    }
+
     /// Makes the release for its [`weighted`] workload.
     pub(super) fn finish(self, workload: Workload, participation: Participation, horizon: u64) -> Release {
         let Self { strategy, second_strategy, second_workload, memory_limit, method, .. } = self;

@@ -6,7 +6,7 @@ use hushflow_mechanism::strategy::MAX_HORIZON;
 
 use super::ColumnRoles;
 use crate::document::Section;
-use crate::pipeline::fields::{MODELS, OPTIMISERS, ORDERS};
+use crate::pipeline::fields::{MODELS, OPTIMISERS, ORDERS, SAMPLINGS};
 use crate::pipeline::training::{ModelKind, OptimiserKind, RowOrder, Target, Training};
 use crate::pipeline::{Column, Source};
 use crate::strategies::schedule::LearningRates;
@@ -19,6 +19,7 @@ pub(super) fn training<'a>(
     let model = section.require("model", section.word("model", MODELS));
     let optimiser = section.word("optimiser", OPTIMISERS).unwrap_or(OptimiserKind::DpAdam);
     let order = section.word("order", ORDERS).unwrap_or(RowOrder::Shuffled);
+    let sampling = section.word("sampling", SAMPLINGS).unwrap_or_default();
     let learning_rate = section.require("learning_rate", section.number("learning_rate"));
     let momentum = section.number("momentum").map_or(0.9, |momentum| momentum.value);
     let records = section.require("records", section.count("records"));
@@ -43,6 +44,7 @@ pub(super) fn training<'a>(
         batch_size: u32::try_from(batch_size).ok()?,
         passes: u32::try_from(passes).ok()?,
         order,
+        sampling,
         optimiser,
         learning_rate: learning_rate?.value,
         momentum,
@@ -104,7 +106,8 @@ pub(super) fn check_source(root: &Section<'_>, sources: &[Source]) {
     }
     if let Some(path) = root.peek("source").and_then(|section| section.get("path")) {
         path.report(
-            "training takes every row several times, so it needs files that are not followed: name them here",
+            "training takes every row several times, so it needs a source that can be read again as a whole: name CSV, NDJSON or \
+             Parquet files that are not followed",
         );
     }
 }

@@ -141,7 +141,7 @@ fn run(workers: usize, records: usize, replacement: Replacement, setup: &Trainin
     let (steps, fault) = (Arc::default(), Fault::new());
     setup.not_finite.store(0, Ordering::Relaxed);
     let pull = PullLearner { replacement, worker: 0, steps: Arc::clone(&steps) };
-    let batches = Batches { records, ..setup.batches.clone() };
+    let batches = DrawnBatches { records, ..setup.batches.clone() };
     let setup = TrainingSetup { batches, ..setup.clone() };
     let (shared, watched, (commit, commits)) = (setup.clone(), fault.clone(), mpsc::channel());
     let work = move |worker: &mut Worker| {

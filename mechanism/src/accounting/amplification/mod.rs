@@ -81,10 +81,12 @@ mod tests;
 use super::pld::{Composition, DominatingPair};
 use super::{AccountingError, NoiseMultiplier};
 use crate::sensitivity::Neighbours;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The steps in which a record takes part, at random.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum RandomParticipation {
     /// In each of its group's steps, independently.
     Poisson {
@@ -147,7 +149,21 @@ impl RandomParticipation {
         neighbours: Neighbours,
         noise_multiplier: NoiseMultiplier,
     ) -> Result<Composition, AmplificationError> {
-        let (pair, count) = match (self, neighbours) {
+        let (pair, count) = self.dominating(neighbours, noise_multiplier)?;
+        Ok(Composition::default().compose(pair, count).either_direction())
+    }
+
+    /// Returns the pair that dominates a step or a round, in one direction, and their number. The
+    /// reversed pair dominates the other direction.
+    ///
+    /// # Errors
+    /// As [`composition`](Self::composition).
+    pub fn dominating(
+        self,
+        neighbours: Neighbours,
+        noise_multiplier: NoiseMultiplier,
+    ) -> Result<(DominatingPair, u64), AmplificationError> {
+        Ok(match (self, neighbours) {
             (Self::Poisson { rate, steps }, Neighbours::ZeroOut) => {
                 (DominatingPair::poisson_sampled_gaussian(noise_multiplier, rate)?, steps)
             }
@@ -167,7 +183,6 @@ impl RandomParticipation {
                 };
                 return Err(AmplificationError::Neighbours { scheme, neighbours });
             }
-        };
-        Ok(Composition::default().compose(pair, count).either_direction())
+        })
     }
 }

@@ -1,0 +1,279 @@
+//! `hushflow train` with batches that are drawn at random: the stated ε is that of the amplified
+//! accounting, and coins are secret, fresh, of the stated probability, and never tossed twice.
+//!
+//! Rows are *canaries*: gradients of length ζ, each in a coordinate of its own. At a very large ε
+//! the noise is so small that releases show who took part in each step.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hushflow::mechanism::accounting::amplification::RandomParticipation;
+use hushflow::mechanism::accounting::{Delta, NoiseMultiplier};
+use hushflow::mechanism::sensitivity::Neighbours;
+use hushflow::publication::MomentPublication;
+use hushflow::state::PublicReader;
+use serde_json::Value;
+
+use crate::harness::{Ended, Lab, Random, finish, hushflow, releases, wait};
+
+/// Rows, and steps of a pass.
+const ROWS: usize = 120;
+const STEPS: usize = 6;
+
+/// ε at which noise hides nothing.
+const LARGE: f64 = 3000.0;
+
+struct Bench {
+    lab: Lab,
+    pipeline: PathBuf,
+}
+
+impl Bench {
+    /// Canaries and a pipeline over them.
+    fn new(sampling: &str, passes: usize, more: &str) -> Self {
+        let lab = Lab::new();
+        let names: Vec<String> = (0..ROWS).map(|column| format!("c{column}")).collect();
+        let mut rows = names.join(",") + "\n";
+        for row in 0..ROWS {
+            let values: Vec<_> = (0..ROWS).map(|column| if column == row { "1" } else { "0" }).collect();
+            let _ = writeln!(rows, "{}", values.join(","));
+        }
+        lab.write("data.csv", rows);
+        let columns: Vec<_> =
+            names.iter().map(|name| format!("{{ name = '{name}', lower = -1, upper = 1 }}")).collect();
+        let text = format!(
+            "name = 'model'\nsource.path = 'data.csv'\ncolumns = [{}]\n{more}\n[training]\nmodel = 'gradients'\n\
+             records = {ROWS}\nbatch_size = {}\npasses = {passes}\nsampling = '{sampling}'\noptimiser = 'sgd'\n\
+             learning_rate = 0.1\n[privacy]\nepsilon = {LARGE}\ndelta = 1e-6\nneighbours = 'zero-out'\nclip_norm = 1\n",
+            columns.join(", "),
+            ROWS / STEPS,
+        );
+        let pipeline = lab.write("pipeline.toml", text);
+        Self { lab, pipeline }
+    }
+
+    fn command(&self, state: &str) -> std::process::Command {
+        let mut command = hushflow(["train"]);
+        command.arg(&self.pipeline).arg("--state").arg(self.lab.path(state));
+        command
+    }
+
+    fn train(&self, state: &str) -> Ended {
+        finish(&mut self.command(state))
+    }
+
+    /// Returns which rows took part in each released step. The noise is at most a fourteenth of a
+    /// contribution, so half a contribution is wrong for 10⁵ cells with probability below 10⁻⁶.
+    fn taken(&self, state: &str) -> Vec<Vec<bool>> {
+        let state = self.lab.path(state);
+        let reader = PublicReader::open(&state).expect("a log");
+        let publication = MomentPublication::from_header(reader.header()).expect("a header");
+        let (noise, first) = (publication.mechanism().moments().noise()[1], publication.layout().first());
+        assert!(noise.standard_deviation() < 1.0 / 14.0, "{}", noise.standard_deviation());
+        let taken = |value: &i128| *value as f64 * noise.unit > 0.5;
+        releases(&state).iter().map(|step| step.values[first.clone()].iter().map(taken).collect()).collect()
+    }
+}
+
+fn json(command: &mut std::process::Command) -> Value {
+    finish(command).succeeded().json().remove(0)
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("a number: {value}"))
+}
+
+/// The number of participations is binomial: within 6 deviations, or a false alarm of 2·10⁻⁹.
+/// Another run tosses other coins.
+#[test]
+fn poisson_batches_are_fresh_and_have_their_probability() {
+    let (passes, probability) = (20, 1.0 / STEPS as f64);
+    let bench = Bench::new("poisson", passes, "");
+    for state in ["one", "other"] {
+        bench.train(state).succeeded();
+    }
+    let [one, other] = ["one", "other"].map(|state| bench.taken(state));
+    assert_eq!(one.len(), passes * STEPS);
+    for taken in [&one, &other] {
+        let trials = (ROWS * passes * STEPS) as f64;
+        let found = taken.iter().flatten().filter(|taken| **taken).count() as f64;
+        let deviation = (trials * probability * (1.0 - probability)).sqrt();
+        assert!((found - trials * probability).abs() < 6.0 * deviation, "{found} of {trials}");
+    }
+    assert_ne!(one, other);
+    assert!((1..one.len()).all(|step| one[step] != one[step - 1]), "batches repeat");
+}
+
+/// Kills runs at random moments, most of them within a pass. Every row takes part once in each
+/// pass, as it does in a run that nobody killed: its coins are tossed once.
+#[test]
+fn killed_runs_toss_no_coin_twice() {
+    let passes = 30;
+    let bench = Bench::new("balls-in-bins", passes, "");
+    let (state, mut random, mut kills) = (bench.lab.path("state"), Random(1), 0);
+    loop {
+        let mut child = bench.command("state").spawn().expect("the binary starts");
+        let enough = releases(&state).len() + 1 + random.below(30) as usize;
+        while releases(&state).len() < enough && child.try_wait().expect("a child").is_none() {
+            std::thread::sleep(Duration::from_micros(500 + random.below(2000)));
+        }
+        child.kill().expect("a child can be killed");
+        let ended = wait(child);
+        if ended.code == Some(0) {
+            break;
+        }
+        assert_eq!(ended.code, None, "{}", ended.err);
+        kills += 1;
+    }
+    assert!(kills >= 3, "only {kills} kills");
+    let taken = bench.taken("state");
+    assert_eq!(taken.len(), passes * STEPS);
+    let mut bins = Vec::new();
+    for pass in taken.chunks(STEPS) {
+        for row in 0..ROWS {
+            let steps: Vec<_> = (0..STEPS).filter(|&step| pass[step][row]).collect();
+            assert_eq!(steps.len(), 1, "row {row} took part in the steps {steps:?} of a pass");
+            bins.extend(steps);
+        }
+    }
+    assert!(bins.chunks(ROWS).collect::<std::collections::HashSet<_>>().len() == passes, "passes repeat");
+    finish(hushflow(["verify"]).arg(&state)).succeeded();
+}
+
+const LINEAR: &str = "name = 'model'\nsource.path = 'data.csv'\ncolumns = [{ name = 'a', lower = -1, upper = 1 }, \
+    { name = 'b', lower = 0, upper = 10 }]\n[training]\nmodel = 'linear'\ntarget = 'b'\nrecords = 2000\n\
+    batch_size = 50\npasses = 5\nsampling = 'poisson'\noptimiser = 'sgd'\nlearning_rate = 0.1\n\
+    [privacy]\nepsilon = 2\ndelta = 1e-6\nneighbours = 'zero-out'\nclip_norm = 1\n";
+
+/// A lab with rows for the pipeline.
+fn lab() -> Lab {
+    let lab = Lab::new();
+    let rows: String = (0..2000).map(|row| format!("{},{}\n", row % 3 - 1, row % 11)).collect();
+    lab.write("data.csv", format!("a,b\n{rows}"));
+    lab
+}
+
+/// The accountant, called by this test, finds the stated ε for the noise of the plan. It is far less
+/// noise than batches in order need.
+#[test]
+fn the_stated_epsilon_is_that_of_the_amplified_accounting() {
+    let lab = lab();
+    let plan = |sampling: &str, neighbours: &str| {
+        let text = LINEAR.replace("poisson", sampling).replace("zero-out", neighbours);
+        json(hushflow(["plan", "--json"]).arg(lab.write("pipeline.toml", text)))
+    };
+    let delta = Delta::new(1e-6).unwrap();
+    let (blanked, replaced) = (Neighbours::ZeroOut, Neighbours::ReplaceOneInPlace);
+    for (neighbours, norms) in [(blanked, 1.0), (replaced, 2.0)] {
+        let in_order = ["release.strategy = 'identity'\n", ""].map(|release| {
+            let text = LINEAR.replace("poisson", "in-order").replace("zero-out", &neighbours.to_string());
+            let text = text.replace("[training]", &format!("{release}[training]"));
+            json(hushflow(["plan", "--json"]).arg(lab.write("pipeline.toml", text)))
+        });
+        for (sampling, participation) in [
+            ("poisson", RandomParticipation::Poisson { rate: 0.025, steps: 200 }),
+            ("balls-in-bins", RandomParticipation::Allocation { bins: 40, rounds: 5 }),
+        ] {
+            let plan = plan(sampling, &neighbours.to_string());
+            let multiplier = NoiseMultiplier::new(number(&plan["noise_multiplier"]) * norms).unwrap();
+            let composition = participation.composition(neighbours, multiplier).unwrap();
+            let epsilon = composition.epsilon(delta).unwrap();
+            assert!(epsilon.low <= 2.0 && epsilon.high > 1.999, "{sampling}: {epsilon:?}");
+            let last = plan["epsilon_by_pass"].as_array().and_then(|spent| spent.last()).expect("ε by pass");
+            assert!((1.999..=2.0).contains(&number(&last[1])), "{last}");
+            let noise = |plan: &Value| number(&plan["gradient_noise"]);
+            // A quarter of the same noise in order, and less than correlated noise.
+            assert!(noise(&plan) < 0.3 * noise(&in_order[0]), "{sampling}: {plan} {}", in_order[0]);
+            assert!(noise(&plan) < noise(&in_order[1]), "{sampling}: {plan} {}", in_order[1]);
+        }
+    }
+}
+
+/// A run with random batches fills a budget of its own (ε, δ), which nothing else fits beside. After
+/// another pipeline, the budget gives nothing for the secrecy of batches.
+#[test]
+fn a_budget_adds_up_guarantees_if_the_first_entry_draws_batches() {
+    let lab = lab();
+    let ledger = |name: &str, epsilon: f64, delta: f64| {
+        format!(
+            "[ledger]\ndirectory = '{name}'\ndata_set = 'rows'\nbudget = {{ epsilon = {epsilon}, delta = {delta:e}, \
+             neighbours = 'zero-out' }}\n"
+        )
+    };
+    let train = |text: String, state: &str| {
+        let pipeline = lab.write(&format!("{state}.toml"), text);
+        finish(hushflow(["train"]).arg(pipeline).arg("--state").arg(lab.path(state)))
+    };
+    let in_order = LINEAR.replace("poisson", "in-order");
+    let budget = ledger("first", 2.0, 1e-6);
+    train(format!("{LINEAR}{budget}"), "sampled").succeeded();
+    train(format!("{LINEAR}{budget}"), "sampled").succeeded();
+    train(format!("{LINEAR}{budget}"), "again").failed(1, &["budget", "nothing is left"]);
+    let printed = json(hushflow(["ledger", "--json"]).arg(lab.path("first")));
+    let [entry] = &printed["entries"].as_array().expect("entries")[..] else { panic!("{printed}") };
+    assert_eq!(entry["sampled"]["contributions"]["participation"]["poisson"]["steps"], 200);
+    let epsilon = number(&printed["composition"]["epsilon"]);
+    assert!((1.999..=2.0).contains(&epsilon) && printed["composition"]["mu"].is_null(), "{printed}");
+    // μ covers the run as if batches were public.
+    assert!(number(&entry["mu"]) > 2.0 * 0.9, "{entry}");
+
+    let budget = ledger("wide", 3.0, 1e-5);
+    train(format!("{LINEAR}{budget}"), "third").succeeded();
+    let less = in_order.replace("epsilon = 2", "epsilon = 1");
+    train(format!("{less}{budget}"), "beside").succeeded();
+    train(format!("{less}{budget}"), "beyond").failed(1, &["budget"]);
+    let printed = json(hushflow(["ledger", "--json"]).arg(lab.path("wide")));
+    // Both together, composed by their losses: less than the sum.
+    let composition = &printed["composition"];
+    assert!((1.5..2.8).contains(&number(&composition["epsilon"])), "{composition}");
+
+    let budget = ledger("second", 3.0, 1e-5);
+    train(format!("{less}{budget}"), "before").succeeded();
+    let refused = train(format!("{LINEAR}{budget}"), "after");
+    refused.failed(1, &["count as if they were public", "in-order"]);
+    assert!(releases(&lab.path("after")).is_empty(), "nothing was released");
+}
+
+/// The logs of random batches have no counts, and every reader takes them.
+#[test]
+fn readers_take_logs_without_counts() {
+    let lab = lab();
+    for neighbours in ["replace-one-in-place", "zero-out"] {
+        let text = LINEAR.replace("zero-out", neighbours).replace("'poisson'", "'balls-in-bins'");
+        let pipeline = lab.write("pipeline.toml", text);
+        let state = lab.path(neighbours);
+        let ended = finish(hushflow(["train", "--json"]).arg(&pipeline).arg("--state").arg(&state)).succeeded();
+        let model = ended.json().pop().expect("a model");
+        assert!((1.999..=2.0).contains(&number(&model["epsilon"])), "{model}");
+        let counts: Vec<i128> = releases(&state).iter().map(|step| step.values[0]).collect();
+        assert_eq!(counts.iter().all(|&count| count == 0), neighbours == "replace-one-in-place");
+        finish(hushflow(["verify"]).arg(&state)).succeeded();
+        finish(hushflow(["tail", "--json"]).arg(&state)).succeeded();
+        // The rows must stay those of the key.
+        lab.write("data.csv", std::fs::read_to_string(lab.path("data.csv")).unwrap().replacen("-1,0", "1,0", 1));
+        let mut again = hushflow(["train"]);
+        finish(again.arg(&pipeline).arg("--state").arg(&state)).failed(1, &["the rows are not those"]);
+    }
+}
+
+#[test]
+fn batches_that_have_no_guarantee_are_refused() {
+    let lab = lab();
+    let check = |command: &str, from: &str, to: &str, parts: &[&str]| {
+        assert!(LINEAR.contains(from), "{from}");
+        let pipeline = lab.write("pipeline.toml", LINEAR.replacen(from, to, 1));
+        finish(hushflow([command]).arg(pipeline)).failed(2, parts);
+    };
+    check("plan", "'poisson'", "'shuffle'", &["training.sampling: found \"shuffle\", expected \"in-order\""]);
+    let blt = "[release]\nstrategy = 'blt:2'\n[privacy]";
+    check("plan", "[privacy]", blt, &["sampling is poisson, but the strategy blt:2 has no bands"]);
+    let in_place = LINEAR.replace("'sgd'", "'jme'").replace("zero-out", "replace-one-in-place");
+    let pipeline = lab.write("jme.toml", in_place);
+    finish(hushflow(["plan"]).arg(pipeline)).failed(2, &["the method jme needs batches of public size"]);
+    check("audit", "[privacy]", "[privacy]", &["no audit covers batches that are drawn at random"]);
+    let stream = "source.path = '-'\nsource.format = 'csv'";
+    check("plan", "source.path = 'data.csv'", stream, &["name CSV, NDJSON or Parquet files"]);
+    let text = finish(hushflow(["plan"]).arg(lab.write("pipeline.toml", LINEAR))).succeeded().out;
+    assert!(text.contains("a row takes part 5 times on average (poisson)"), "{text}");
+}
