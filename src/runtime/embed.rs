@@ -74,7 +74,8 @@
 //! let publication = publisher.publication();
 //! if let Ok(density) = moments.density().and_then(|density| publication.to_units(&density)) {
 //!     let (mean, noise) = (density.mean[0], density.mean_noise[0]);
-//!     println!("{}: {mean:.1} ± {noise:.1}", publication.key_name(moments.key));
+//!     // ± is the half-width of a 95 % interval.
+//!     println!("{}: {mean:.1} ± {:.1}", publication.key_name(moments.key), 1.96 * noise);
 //! }
 //! # }
 //! # Publisher::open(&pipeline, &directory)?;
