@@ -73,9 +73,8 @@
 //! # fn show(publisher: &Publisher, moments: &hushflow::mechanism::view::Moments) {
 //! let publication = publisher.publication();
 //! if let Ok(density) = moments.density().and_then(|density| publication.to_units(&density)) {
-//!     let (mean, noise) = (density.mean[0], density.mean_noise[0]);
-//!     // ± is the half-width of a 95 % interval.
-//!     println!("{}: {mean:.1} ± {:.1}", publication.key_name(moments.key), 1.96 * noise);
+//!     let (mean, reach) = (density.mean[0], 1.96 * density.mean_noise[0]); // at 95 %
+//!     println!("{}: {mean:.1} ± {reach:.1}", publication.key_name(moments.key));
 //! }
 //! # }
 //! # Publisher::open(&pipeline, &directory)?;

@@ -1,6 +1,6 @@
 //! Guards a run against rows that don't count: by a check of its first rows, and by a judgement of
-//! later rows, before anything is charged or published, or with `preflight = "stop"` before more is.
-//! Private problems stop a run by this word alone. Without it they are lines for the operator.
+//! later rows, before anything is charged or published, or with `preflight = "stop"` before more
+//! is. Private problems stop a run by this word alone. Without it they are lines for the operator.
 //!
 //! Records are dealt as they come; only the first closed epochs are held back, because nothing is
 //! committed before one closes. So no row is lost or reordered, and what is held is a few marks.

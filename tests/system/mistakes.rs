@@ -5,6 +5,7 @@
 mod by_default;
 mod many_sources;
 mod middle;
+mod opening;
 mod times;
 
 use std::path::{Path, PathBuf};

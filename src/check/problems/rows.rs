@@ -158,7 +158,7 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
     let whole_rows =
         pipeline.rows.missing != MissingPolicy::ByColumn || seen.are_most(|count| count.unusable);
     if whole_rows && seen.are_most(|count| count.missing) {
-        add("missing values", false, lacking(pipeline, seen));
+        add("missing values", false, lacking(pipeline, extent, seen));
     }
     if whole_rows && seen.are_most(|count| count.malformed) {
         add(
@@ -241,10 +241,12 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
 }
 
 /// Says of which columns most rows lack a value, and what to do.
-fn lacking(pipeline: &Pipeline, seen: &SourceRows<'_>) -> String {
+fn lacking(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> String {
     let columns = columns(seen, |column| column.missing);
-    // In the whole source, not only in a stretch.
-    let in_all = |column: &ColumnSurvey| column.missing >= seen.survey.stretches.rows().max(1);
+    // Among all rows so far, not only among the latest ones or in a stretch.
+    let in_all = |column: &ColumnSurvey| {
+        extent != Extent::Later && column.missing >= seen.survey.stretches.rows().max(1)
+    };
     if seen.counters.missing == seen.counters.rows && seen.survey.columns.iter().any(in_all) {
         return format!("every row lacks a value{columns}: compare the name with the source");
     }

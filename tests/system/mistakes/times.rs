@@ -168,6 +168,11 @@ fn clocks_in_milliseconds_are_no_columns() {
     let flags = [&flags[..], &["--horizon", "11", "--epsilon", "1", "--delta", "1e-6"]].concat();
     let made = init(&flags).succeeded().err;
     assert!(made.contains("times of \"tick\" are read as milliseconds since 1970\n"), "{made}");
+    let twice = init(&[&flags[..], &["--arrival", "tick", "--output", "t.toml"]].concat());
+    twice.failed(
+        2,
+        &["--arrival: \"tick\" is the time of the event, which is private", "leave --arrival out"],
+    );
     let wrong = init(&[&flags[..], &["--time-format", "microseconds", "--output", "w.toml"]].concat());
     assert!(wrong.err.contains("and lie before 1980: another unit may be right"), "{}", wrong.err);
 }
