@@ -65,8 +65,8 @@ impl Source {
         self.input.source().is_endless()
     }
 
-    /// Returns the names of the fields in the first rows of listed NDJSON files. They are of rows, so
-    /// they are private. Formats with a header refuse a column that it lacks.
+    /// Returns the names of the fields in the first rows of listed NDJSON files. They are of rows,
+    /// so they are private. Formats with a header refuse a column that it lacks.
     pub fn field_names(&self) -> Vec<String> {
         let files = self.input.source().files().filter(|_| self.format == Format::Ndjson);
         let first = files.and_then(|files| files.first());

@@ -1,5 +1,5 @@
-//! How often every printed interval holds the truth, by flag: over 200 runs of the command, each with
-//! other noise, and all views of a log.
+//! How often every printed interval holds the truth, by flag: over 200 runs of the command, each
+//! with other noise, and all views of a log.
 //!
 //! Five keys have from few records to many, so lines carry every flag. Only the last epoch of a key
 //! is judged: lines are then independent, and their number is that of runs and keys.
@@ -176,8 +176,8 @@ impl Shares {
 }
 
 /// At most 5.2 standard errors below 93 %, for lines that are independent. Numbers of one line are
-/// not, so a share counts as one of a number for each line: a false alarm of any of the shares has a
-/// probability below 10⁻⁶.
+/// not, so a share counts as one of a number for each line. As intervals hold at about 95 %, a false
+/// alarm of any share has a probability below 10⁻⁶. The seeds are fixed.
 #[test]
 #[ignore = "slow"]
 fn printed_intervals_hold_by_flag() {

@@ -120,8 +120,8 @@ fn a_short_gap_stops_nothing() {
     }
 }
 
-/// Rows of a pipe without values are no reason to stop after as many rows as happened to come before
-/// the first epoch closed.
+/// Rows of a pipe without values are no reason to stop after as many rows as happened to come
+/// before the first epoch closed.
 #[test]
 fn when_a_live_source_pauses_decides_nothing() {
     let data = sensor(30, 20, |day, row| {
@@ -269,9 +269,9 @@ fn a_short_stretch_of_clipped_values_is_noted_with_its_place() {
     assert_eq!(mistake.published(), 60);
 }
 
-/// Neighbouring streams on either side of a private threshold give the same releases and, apart from
-/// lines for the operator, the same output without the operator's word, whatever the public clock
-/// does: falls back for a quarter of the rows, for a few, or not at all.
+/// Neighbouring streams on either side of a private threshold give the same releases and, apart
+/// from lines for the operator, the same output without the operator's word, whatever the public
+/// clock does: falls back for a quarter of the rows, for a few, or not at all.
 #[test]
 fn without_the_operators_word_a_private_threshold_decides_nothing() {
     let unlisted =
