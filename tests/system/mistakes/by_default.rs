@@ -63,6 +63,13 @@ fn private_mistakes_are_warned_of_by_default_and_stop_a_run_by_a_word() {
         warned(&default.run(&[]).succeeded(), reason);
         assert!(default.published() > 10, "{kind}");
     }
+    // Where the neighbour relation makes keys and counts public, they stop a run without a word.
+    let in_place = ("delta = 1e-6", "delta = 1e-6\nneighbours = 'replace-one-in-place'");
+    let public = Mistake::new(&rows(9000, 0), &[DEFAULT, in_place]);
+    public
+        .run(&[])
+        .failed(1, &["every row has a key", "preflight = \"off\"", "nothing was published or spent"]);
+    assert_eq!(public.published(), 0);
     // Of later rows only a note says where they are shown, whatever they hold.
     let later = Mistake::new(&rows(9000, 5000), &[DEFAULT]);
     let ended = later.run(&[]).succeeded();

@@ -1,6 +1,7 @@
-//! Sources that can't be opened, or that lack a field.
+//! Errors say what was spent: of sources that can't be opened, that lack a field, and in clusters.
 
 use super::{END_OF_INPUT, Mistake, rows};
+use crate::harness::{finish, run_as_two, wait};
 
 /// A field that no row has is named, and `check` shows what the rows have instead.
 #[test]
@@ -40,4 +41,16 @@ fn a_source_that_is_not_there_costs_nothing() {
     again.run(&[]).succeeded();
     std::fs::remove_file(again.lab.path("data.csv")).expect("the data");
     again.run(&[]).failed(1, &["data.csv", "nothing more was published or spent"]);
+}
+
+/// So has a refusal in a cluster, whose processes end at once.
+#[test]
+fn a_refusal_in_a_cluster_says_what_was_spent() {
+    let mistake = Mistake::new(&rows(9000, 0), &[]);
+    let [mut first, mut second] = run_as_two(&mistake.pipeline, &mistake.lab.path("state"), 1);
+    let second = second.spawn().expect("the second process starts");
+    let refused = finish(&mut first);
+    let _ = wait(second);
+    refused.failed(1, &["every row has a key that [key] doesn't list", "nothing was published or spent"]);
+    assert_eq!(mistake.published(), 0);
 }
