@@ -82,7 +82,8 @@ fn print(publisher: &Publisher, DensityEstimate { moments, density }: &DensityEs
     let in_units = density.as_ref().map(|density| publication.to_units(density));
     if let (Ok(Ok(density)), true) = (in_units, moments.epoch.is_multiple_of(7)) {
         let (airport, mean) = (publication.key_name(moments.key), density.mean[0]);
-        let noise = density.mean_noise[0];
-        println!("day {:2}  {airport}  mean delay so far {mean:6.2} ± {noise:.2} min", moments.epoch);
+        // ± is the half-width of a 95 % interval.
+        let reach = 1.96 * density.mean_noise[0];
+        println!("day {:2}  {airport}  mean delay so far {mean:6.2} ± {reach:.2} min", moments.epoch);
     }
 }

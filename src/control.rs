@@ -41,6 +41,8 @@ pub struct Control {
     notice: Option<Notice>,
     /// Receives notices about private rows.
     private_notice: Option<Notice>,
+    /// Receives private problems that are found before a run spends anything.
+    early_warning: Option<Notice>,
 }
 
 type Notice = Arc<dyn Fn(&str) + Send + Sync>;
@@ -57,6 +59,7 @@ impl Default for Control {
             grace: Duration::ZERO,
             notice: None,
             private_notice: None,
+            early_warning: None,
         }
     }
 }
@@ -90,6 +93,13 @@ impl Control {
     /// they are dropped. No notice contains a byte of a record.
     pub fn on_private_notice(self, listener: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Control { private_notice: Some(Arc::new(listener)), ..self }
+    }
+
+    /// Calls `listener` with each private problem that a first run finds before it spends anything,
+    /// such as keys that the pipeline doesn't list: once, and before the first release. By default
+    /// they are private notices. They are for the operator's eyes too.
+    pub fn on_early_warning(self, listener: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Control { early_warning: Some(Arc::new(listener)), ..self }
     }
 
     /// Returns the flag that stops the run when set, for example by a signal handler.
@@ -155,6 +165,13 @@ impl Control {
     pub(crate) fn private_notice(&self, message: &str) {
         if let Some(listener) = &self.private_notice {
             listener(message);
+        }
+    }
+
+    pub(crate) fn early_warning(&self, message: &str) {
+        match &self.early_warning {
+            Some(listener) => listener(message),
+            None => self.private_notice(message),
         }
     }
 

@@ -380,7 +380,8 @@ def run(pipeline: Pipeline | Path, *, state: Path | None = None, workers: int = 
     """Runs a pipeline until its source ends, as `hushflow run` does.
 
     Run it again to continue where it stopped: no epoch is published twice. Ctrl-C stops it cleanly
-    after the last committed epoch.
+    after the last committed epoch. Private problems of the first rows, such as misspelt keys, are
+    warnings on standard error, before anything is spent.
     """
     if not isinstance(pipeline, Pipeline):
         pipeline = Pipeline(pipeline)

@@ -77,7 +77,7 @@ impl From<RunError> for Failure {
             RunError::State(error) => error.into(),
             RunError::Ledger(error) => error.into(),
             RunError::Home(error) => error.into(),
-            RunError::Source(error) => Self::new("SourceError", error),
+            error @ (RunError::Source(_) | RunError::Unopened(..)) => Self::new("SourceError", error),
             RunError::Checkpoint
             | RunError::JournalOff
             | RunError::OtherSource

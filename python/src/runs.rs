@@ -1,5 +1,6 @@
 //! Binds pipeline files and their runs.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -109,7 +110,10 @@ pub(crate) fn run(
     }
     let pipeline = pipeline.0.clone();
     let state = state_directory(&pipeline, state)?;
-    let control = Control::new();
+    // As the command does, wherever standard error ends: a useless run spends the budget, too.
+    let control = Control::new().on_early_warning(|warning| {
+        let _ = writeln!(std::io::stderr(), "warning: {warning}");
+    });
     let options = RunOptions {
         control: control.clone(),
         ledgers: LedgerHome::find().map_err(Failure::from)?,

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clipping::{ClippedColumn, ClippedValues};
 use super::coverage::{ClosedCoverage, Coverage};
-use super::entities::{ENTITY_LIMITS, EntityCut};
+use super::entities::EntityCut;
 use super::problems::{
     Extent, Observation, Problem, SourceRows, beyond_bounds, falling_clock, is_nearly_empty, lost_shares,
     problems,
@@ -217,24 +217,22 @@ impl RowJudge {
         let problems = self.all(Extent::First, sources, duplicates);
         if problems.is_empty() {
             let surveys: Vec<_> = sources.iter().map(|rows| rows.survey).collect();
-            return self.judge(&surveys, 0);
+            return self.judge(&surveys);
         }
         let preflight = self.pipeline.preflight;
         self.marked(problems, |problem| match preflight {
-            // What limits leave out may be meant.
-            Preflight::First => problem.public || problem.kind != ENTITY_LIMITS,
             Preflight::Stop => true,
             Preflight::Warn => problem.public,
             Preflight::Off => false,
         })
     }
 
-    /// Whether later rows decide if a run goes on, once these epochs are published.
-    pub fn decides(&self, published: u64) -> bool {
+    /// Whether later rows are judged, once these epochs are published.
+    pub fn judges_after(&self, published: u64) -> bool {
         match self.pipeline.preflight {
             Preflight::Stop => true,
-            Preflight::First => published == 0,
-            Preflight::Warn | Preflight::Off => false,
+            Preflight::Warn => published == 0,
+            Preflight::Off => false,
         }
     }
 
@@ -249,15 +247,12 @@ impl RowJudge {
     }
 
     /// Returns the problems of the rows since the last judgement and of the epochs closed so far,
-    /// if the newest of these epochs show the same problems, before more than these epochs are
-    /// `published`. The surveys only supply details for the messages. Values and the limits of
-    /// entities stop only a run that judges all rows, because another process alone may know them.
-    pub fn judge(&mut self, surveys: &[&RowSurvey], published: u64) -> Vec<Problem> {
+    /// if the newest of these epochs show the same problems, before more epochs are published. The
+    /// surveys only supply details for the messages. A run stops at them only by the operator's
+    /// word, because private facts decide when rows are judged.
+    pub fn judge(&mut self, surveys: &[&RowSurvey]) -> Vec<Problem> {
         let steps = self.coverage.closed.steps;
-        let decides = self.decides(published);
-        let rows = self.judge_rows(surveys, steps);
-        let mut rows = self.marked(rows, |_| decides);
-        let mut found = Vec::new();
+        let mut found = self.judge_rows(surveys, steps);
         for (judge, source) in self.sources.iter_mut().zip(&self.pipeline.sources) {
             found.extend(judge.values.judge(steps).into_iter().map(|(column, is_above)| {
                 let problem = beyond_bounds(&self.pipeline.columns[column], is_above);
@@ -266,8 +261,7 @@ impl RowJudge {
         }
         found.extend(self.cut.as_mut().and_then(|cut| cut.judge(steps)));
         let stops = self.pipeline.preflight == Preflight::Stop;
-        rows.extend(self.marked(found, |_| stops));
-        rows
+        self.marked(found, |_| stops)
     }
 
     fn judge_rows(&mut self, surveys: &[&RowSurvey], steps: u64) -> Vec<Problem> {

@@ -5,20 +5,16 @@
 //! anything. A run with `preflight = "stop"` is judged again before it publishes further epochs.
 //!
 //! **Privacy.** The judge sees exact counts of private rows, for the operator alone. A run may
-//! *act* on a [`Problem`] in three cases only:
+//! *act* on a [`Problem`] in two cases only:
 //!
 //! - The problem is **public**: it follows from the configuration, the number of rows, and the
 //!   public clock (arrivals, or event times where `neighbours` makes them public, and then keys and
 //!   counts too). Neighbouring streams agree in all of these, so they stop alike.
-//! - **Nothing is published** yet, with `preflight = "first"`, the default: then one record may
-//!   decide whether a run begins. A run that begins publishes the same as one that was not judged,
-//!   and no later row decides anything. Readers who see no release at all learn that the rows did
-//!   not pass. The guarantee holds among streams that pass.
-//! - The operator has **agreed** by `preflight = "stop"`: then one record may also decide at which
-//!   epoch a run stops. The guarantee holds among streams that pass, as with `malformed =
-//!   "reject"`.
+//! - The operator has **agreed** by `preflight = "stop"`: then one record may decide whether a run
+//!   begins, and at which epoch it stops. The guarantee holds among streams that pass, as with
+//!   `malformed = "reject"`.
 //!
-//! Otherwise a private problem is shown to the operator, if exact counts are, and changes nothing.
+//! Otherwise a private problem is a line for the operator on standard error, and changes nothing.
 //! The operator's response is outside of the guarantee (`docs/privacy.md`).
 
 mod clipping;

@@ -171,7 +171,7 @@ impl Extent {
 pub fn problems(pipeline: &Pipeline, seen: &Observation<'_>) -> Vec<Problem> {
     let mut found = Vec::new();
     for (source, rows) in pipeline.sources.iter().zip(seen.sources) {
-        let own = rows::problems(pipeline, seen, rows).into_iter();
+        let own = rows::problems((pipeline, source), seen, rows).into_iter();
         found.extend(own.map(|problem| match pipeline.has_several_sources() {
             true => problem.of_source(&source.name),
             false => problem,

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use console::{Term, measure_text_width};
+use hushflow::estimates::Intervals;
 use hushflow::strategies::SearchProgress;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, Write, stderr, stdout};
@@ -12,6 +13,12 @@ use serde::Serialize;
 
 /// Significant digits in text output; JSON has all digits.
 const DIGITS: i32 = 6;
+
+/// Returns what ± means in every output: the half-width of the 95 % interval of Gaussian noise with
+/// this standard deviation.
+pub(super) fn half_width(deviation: f64) -> f64 {
+    Intervals::default().count_reach() * deviation
+}
 
 /// Prints one JSON object. Numbers have enough digits to be read back exactly.
 pub(super) fn print_json(object: &impl Serialize) -> io::Result<()> {

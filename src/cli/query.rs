@@ -15,7 +15,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::ledger::ChargeArguments;
-use super::output::{number, print, print_json, print_wrapped, table};
+use super::output::{half_width, number, print, print_json, print_wrapped, table};
 use super::{CliError, FormatArgument, number_in};
 
 /// Default δ of the (ε, δ) that is printed for a ρ.
@@ -313,9 +313,8 @@ impl QueryReport<'_> {
     fn text(&self) -> String {
         let header = vec!["query".into(), "answer".into(), String::new()];
         let lines = self.rows().take(SHOWN);
-        // The half-width of a 95 % interval of Gaussian noise.
         let lines = lines.map(|(name, answer, noise)| {
-            vec![name, number(answer), format!("± {}", number(1.959_964 * noise))]
+            vec![name, number(answer), format!("± {}", number(half_width(noise)))]
         });
         let mut text = table(&std::iter::once(header).chain(lines).collect::<Vec<_>>());
         let all = self.mechanism.workload().queries();

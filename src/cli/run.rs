@@ -117,7 +117,7 @@ pub(crate) struct RunArguments {
 impl RunArguments {
     /// Whether standard error shows exact counts and other private facts: only if a person reads it
     /// or asked for them. Otherwise it may end in the log of a service, so it depends on public
-    /// facts alone.
+    /// facts alone, except for early warnings.
     fn shows_private(&self) -> bool {
         self.counters || stderr().is_terminal()
     }
@@ -176,8 +176,8 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let format = arguments.format.format()?;
     let mut output = None;
     let summary = run(&pipeline, &publication, &options, |first_epoch| {
-        if first_epoch == 1 && !arguments.shows_private() {
-            print_hidden_note(&arguments.pipeline, pipeline.preflight);
+        if first_epoch == 1 && pipeline.preflight == Preflight::Warn && !arguments.shows_private() {
+            print_hidden_note(&arguments.pipeline);
         }
         if !arguments.quiet {
             output = Some(SinkThread::print(input.clone(), format.clone(), first_epoch - 1));
@@ -229,7 +229,9 @@ fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, Cli
     if let Some(endless) = never_closes(pipeline).filter(|_| arguments.until_idle.is_none()) {
         return Err(CliError::usage(format!("{}, or add --until-idle 30s", endless.message)));
     }
-    let control = Control::new().until_idle(arguments.until_idle).on_notice(warn);
+    // Before anything is spent the operator is warned of private problems too, wherever standard
+    // error ends: the alternative is a spent budget and useless releases. (ε, δ) does not cover it.
+    let control = Control::new().until_idle(arguments.until_idle).on_notice(warn).on_early_warning(warn);
     let control = if arguments.shows_private() { control.on_private_notice(warn) } else { control };
     if arguments.process.unwrap_or(0) == 0 { stopped_by_signals(control) } else { Ok(control) }
 }
@@ -266,17 +268,12 @@ fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<A
     })))
 }
 
-/// Prints that private problems are not shown, and where they are. It depends on the arguments
-/// alone.
-fn print_hidden_note(pipeline: &Path, preflight: Preflight) {
-    let which = match preflight {
-        Preflight::First => "rows after the first ones",
-        Preflight::Warn => "rows",
-        Preflight::Stop | Preflight::Off => return,
-    };
+/// Prints that private problems of later rows are not shown, and where they are. It depends on the
+/// arguments alone.
+fn print_hidden_note(pipeline: &Path) {
     print_message(&format!(
-        "note: {which} that don't count for private reasons, such as misspelt keys, are not reported here: hushflow check {} shows \
-         them, --counters prints them, and preflight = \"stop\" in [source] stops the run for them",
+        "note: rows after the first ones that don't count for private reasons, such as misspelt keys, are not reported here: hushflow \
+         check {} shows them, --counters prints them, and preflight = \"stop\" in [source] stops the run for them",
         pipeline.display()
     ));
 }

@@ -12,10 +12,12 @@ use std::ops::Range;
 use hushflow_mechanism::epochs::Schedule;
 use hushflow_mechanism::view::SecondMomentSource;
 use hushflow_mechanism::workload::Workload;
+use hushflow_operators::RepeatPolicy;
 use serde_json::{Map, Value, json};
 
 use crate::estimates::{Cell, Estimate, EstimateField, EstimateRecord, SentRecords, ends};
 use crate::follow::{EpochEstimates, KeyEstimate, Subject};
+use crate::pipeline::EntityUnit;
 use crate::publication::Publication;
 use crate::state::HistoryStamp;
 use crate::time::epoch_start;
@@ -222,7 +224,13 @@ impl<'a> EstimateLine<'a> {
     fn titles(&self) -> TableRow<'static> {
         let view = self.subject.views.get(self.view);
         let sums = view.is_some_and(|view| view.workload == Workload::Prefix);
-        let count = self.estimate.moments().map(|_| if sums { "records" } else { "weight" }.into());
+        let is_mean = |entity: &EntityUnit| entity.limits.repeat_policy == RepeatPolicy::Average;
+        let counted = match self.subject.parameters().entity.as_ref().is_some_and(is_mean) {
+            _ if !sums => "weight",
+            true => "means",
+            false => "records",
+        };
+        let count = self.estimate.moments().map(|_| counted.into());
         TableRow {
             epoch: "epoch",
             start: if self.start().is_empty() { "" } else { "from" },
@@ -300,7 +308,7 @@ impl<'a> EstimateLine<'a> {
 }
 
 /// Titles of the fields that every line has, whichever cells are chosen.
-const FIXED_TITLES: [&str; 7] = ["epoch", "from", "view", "key", "records", "weight", "quality"];
+const FIXED_TITLES: [&str; 8] = ["epoch", "from", "view", "key", "records", "means", "weight", "quality"];
 
 fn titles_of_cells(estimate: &dyn Estimate) -> Vec<String> {
     let has_sent = estimate.moments().is_some_and(|moments| moments.sent().is_some());

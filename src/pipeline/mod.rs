@@ -155,16 +155,12 @@ pub enum RowPolicy {
 /// empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preflight {
-    /// Stop a first run, before every charge and release, if its rows show that it would publish
-    /// little or nothing. Public facts decide this, such as a clock far ahead of the start, and
-    /// private ones, such as keys that the pipeline doesn't list. Records beyond the limits of
-    /// entities do not. After the first publication, private facts do not stop a run. The default.
+    /// Stop a first run for public facts alone, such as a clock far ahead of the start. Warn the
+    /// operator of private ones, such as keys that the pipeline doesn't list. The default.
     #[default]
-    First,
-    /// Stop a first run for public facts alone; show private ones to the operator where exact
-    /// counts are shown.
     Warn,
-    /// Stop for private facts among later rows too. Readers see that the releases end.
+    /// Stop for private facts too, among the first rows and among later ones. Readers see that
+    /// there are no releases, or that they end: a bit about the rows that is not charged.
     Stop,
     /// Don't check the rows.
     Off,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::connect::{Input, journal};
 use crate::format::Format;
+use crate::format::profile::names;
 use crate::time::TimeFormat;
 
 /// A source of rows.
@@ -62,6 +63,14 @@ impl Source {
     /// `--until-idle`.
     pub fn is_endless(&self) -> bool {
         self.input.source().is_endless()
+    }
+
+    /// Returns the names of the fields in the first rows of listed NDJSON files. They are of rows,
+    /// so they are private. Formats with a header refuse a column that it lacks.
+    pub fn field_names(&self) -> Vec<String> {
+        let files = self.input.source().files().filter(|_| self.format == Format::Ndjson);
+        let first = files.and_then(|files| files.first());
+        first.and_then(|path| names(path, self.format).ok()).unwrap_or_default()
     }
 
     /// Source tag stored with each of its positions in the private log.

@@ -182,7 +182,7 @@ impl Rehearsal {
         let is_new = self.judge.close(closed.due, &closed.counters);
         if self.has_checked_first_rows && is_new && self.problems.is_empty() {
             let surveys = self.surveys(readers);
-            self.problems = self.judge.judge(&surveys.iter().collect::<Vec<_>>(), published);
+            self.problems = self.judge.judge(&surveys.iter().collect::<Vec<_>>());
             self.note_stop(published);
         }
     }

@@ -73,8 +73,8 @@
 //! # fn show(publisher: &Publisher, moments: &hushflow::mechanism::view::Moments) {
 //! let publication = publisher.publication();
 //! if let Ok(density) = moments.density().and_then(|density| publication.to_units(&density)) {
-//!     let (mean, noise) = (density.mean[0], density.mean_noise[0]);
-//!     println!("{}: {mean:.1} ± {noise:.1}", publication.key_name(moments.key));
+//!     let (mean, reach) = (density.mean[0], 1.96 * density.mean_noise[0]); // at 95 %
+//!     println!("{}: {mean:.1} ± {reach:.1}", publication.key_name(moments.key));
 //! }
 //! # }
 //! # Publisher::open(&pipeline, &directory)?;

@@ -31,6 +31,7 @@ mod moments;
 mod positions;
 mod preflight;
 mod progress;
+mod public_progress;
 mod readers;
 mod resume;
 mod source;
@@ -64,7 +65,7 @@ use crate::metrics::Metrics;
 use crate::pipeline::{KeyTexts, Pipeline, Preflight, Source};
 use crate::publication::{Publication, PublicationError};
 use crate::source::{RowCounters, SourceError};
-use crate::state::{Enrolment, StateError};
+use crate::state::StateError;
 use bootstrap::{PeerWatch, ProcessLinks, connect_processes};
 use cluster::{execute, send_starts};
 use cuts::EntityCuts;
@@ -73,6 +74,7 @@ use ingest::{OpenSources, SourceReaders, sources as open_sources};
 use journal::{Journal, RunStart, open_store};
 use merge::Merge;
 use preflight::RowGuard;
+use public_progress::PublicProgress;
 use readers::{PostRoute, SharedReading};
 use resume::{TaggedPosition, judged};
 use windows::{STOPPED, TIMEOUT};
@@ -108,6 +110,9 @@ pub enum RunError {
     /// The source can't be opened.
     #[error(transparent)]
     Source(#[from] SourceError),
+    /// The source of a run can't be opened; with what was published and spent.
+    #[error("{0}; {1}")]
+    Unopened(SourceError, &'static str),
     /// The run was stopped before a server of its source could be reached.
     #[error("nothing was read: {0}")]
     Unreached(String),
@@ -225,6 +230,17 @@ pub fn run(
     options: &RunOptions,
     begins: impl FnOnce(u64),
 ) -> Result<RunSummary, RunError> {
+    let progress = PublicProgress::of(options);
+    begin(pipeline, publication, options, begins).map_err(|error| progress.with(error))
+}
+
+/// Begins the run, and waits for its end.
+fn begin(
+    pipeline: &Pipeline,
+    publication: &Publication,
+    options: &RunOptions,
+    begins: impl FnOnce(u64),
+) -> Result<RunSummary, RunError> {
     if pipeline.training.is_some() {
         return Err(RunError::Trains);
     }
@@ -258,7 +274,7 @@ pub fn run(
     // A stretch of clipped values is found among all values only.
     let compares_all = match pipeline.preflight {
         Preflight::Stop => true,
-        Preflight::First | Preflight::Warn => options.control.shows_private(),
+        Preflight::Warn => options.control.shows_private(),
         Preflight::Off => false,
     };
     // The check of the first rows also shows that the horizon is too short for them.
@@ -301,6 +317,7 @@ pub fn run(
         start: start.clone(),
         lead: Mutex::new(lead),
         on_cluster_fault: options.cluster.as_ref().map(|cluster| cluster.on_fault),
+        progress: PublicProgress::of(options),
     };
     if let Some(start) = &start {
         let schedule = &pipeline.epochs.schedule;
@@ -320,14 +337,14 @@ pub fn run(
     if let Some(reason) = fault.reason().filter(|reason| *reason != STOPPED) {
         error!("a fault has ended the run");
         error!(target: PRIVATE_LOG, reason, "the reason of the fault");
-        return Err(RunError::Fault(with_progress(reason, options)));
+        return Err(RunError::Fault(reason.into()));
     }
     let read = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let cut_off = taking.map_or(Ok(0), Intake::finish)?;
     let counters = RowCounters { cut_off, ..read.counters };
     let unreached = options.control.unreached();
     if options.control.is_stopped() && !unreached.is_empty() {
-        return Err(RunError::Unreached(with_progress(&unreached.join("; "), options)));
+        return Err(RunError::Unreached(unreached.join("; ")));
     }
     read.notices.iter().for_each(|notice| options.control.private_notice(notice));
     let first = start.map_or(1, |start| start.first_epoch);
@@ -336,21 +353,6 @@ pub fn run(
     let has_cuts = pipeline.entity.is_some() && options.cluster.is_none();
     let left_out = has_cuts.then(|| cuts.up_to(epochs.end - 1));
     Ok(RunSummary { epochs, generation, counters, left_out })
-}
-
-/// Returns the reason of a fault, and what was published and spent before it, which is public.
-fn with_progress(reason: &str, options: &RunOptions) -> String {
-    let last = options.metrics.last_committed();
-    let has_paid = Enrolment::of(&options.state).is_ok_and(|own| own.is_some_and(|own| own.has_begun()));
-    let progress = match (last, has_paid) {
-        (0, false) => "nothing was published or spent".into(),
-        (0, true) => "nothing was published".into(),
-        _ => format!(
-            "the epochs up to {last} are published, and no later one; the (ε, δ) of [privacy] is spent, and covers later epochs \
-             too"
-        ),
-    };
-    format!("{reason}; {progress}")
 }
 
 /// Connects to the other processes before anything is opened: a source may be silent for long, and
@@ -435,6 +437,7 @@ struct ProcessState {
     lead: Mutex<Option<FirstWorker>>,
     /// Ends this process after a fault, if it belongs to a cluster.
     on_cluster_fault: Option<fn(&str) -> !>,
+    progress: PublicProgress,
 }
 
 impl ProcessState {
@@ -483,7 +486,8 @@ impl ProcessState {
             if let Some(end) = self.on_cluster_fault {
                 error!("a fault ends this process of the cluster");
                 error!(target: PRIVATE_LOG, reason, "the reason of the fault");
-                end(reason);
+                // Other processes don't know what the first one has committed.
+                if self.start.is_some() { end(&self.progress.after(reason)) } else { end(reason) }
             }
             // All workers of this single process stop here, so none waits for another.
             worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));

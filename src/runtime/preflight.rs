@@ -1,6 +1,6 @@
-//! Guards a run against rows that don't count: by a check of its first rows, before anything is
-//! charged or published, and by a judgement of later rows, before the first epoch is published, or
-//! with `preflight = "stop"` before more is.
+//! Guards a run against rows that don't count: by a check of its first rows, and by a judgement of
+//! later rows, before anything is charged or published, or with `preflight = "stop"` before more
+//! is. Private problems stop a run by this word alone. Without it they are lines for the operator.
 //!
 //! Records are dealt as they come; only the first closed epochs are held back, because nothing is
 //! committed before one closes. So no row is lost or reordered, and what is held is a few marks.
@@ -177,11 +177,12 @@ impl RowGuard {
             first_check.epochs.push(closed);
             return Ok(None);
         }
-        if is_new && self.judge.decides(self.published) {
-            let problems = self.judge.judge(surveys, self.published);
+        if is_new && self.judge.judges_after(self.published) {
+            let problems = self.judge.judge(surveys);
             if let Some(problem) = problems.iter().find(|problem| problem.stops) {
                 return Err(refusal("among the latest rows, ", problem, "warn"));
             }
+            self.warn("among the latest rows, ", problems);
         }
         self.published = closed.epoch;
         closed.judged = self.judges_later_rows.then(|| Box::new(self.judge.state()));
@@ -212,14 +213,39 @@ impl RowGuard {
             let preflight = if problem.public { "off" } else { "warn" };
             return Err(refusal("among the first rows, ", problem, preflight));
         }
-        for problem in &problems {
-            self.control.private_notice(&private_notice("among the first rows, ", problem));
-        }
-        self.reported = problems;
+        self.warn("among the first rows, ", problems);
+        self.report_early_rows(&sources);
         self.published = epochs.last().map_or(self.published, |closed| closed.epoch);
         let state = self.judges_later_rows.then(|| Box::new(self.judge.state()));
         epochs.iter_mut().for_each(|closed| closed.judged.clone_from(&state));
         Ok(epochs)
+    }
+
+    /// Reports to everyone that the first epoch begins late in a source: by the public clock, most
+    /// of its rows so far come before, which may be meant.
+    fn report_early_rows(&self, sources: &[(RowCounters, RowSurvey)]) {
+        let rows: u64 = sources.iter().map(|(counters, _)| counters.rows).sum();
+        let early: u64 = sources.iter().map(|(counters, _)| counters.early_clock).sum();
+        if self.is_first && 2 * early > rows {
+            self.control.notice(
+                "by the public clock, most rows so far come before the first epoch and don't count: if that is not meant, stop the \
+                 run and correct start in [epochs]; hushflow check shows more",
+            );
+        }
+    }
+
+    /// Warns the operator of private problems, once of each, before anything is charged.
+    fn warn(&mut self, among: &str, problems: Vec<Problem>) {
+        for problem in problems {
+            if !problem.public && !self.reported.iter().any(|known| known.is_same(&problem)) {
+                self.control.early_warning(&format!(
+                    "{PRIVATE_MARK}{among}{} (hushflow check shows more; preflight = \"stop\" in [source] would have \
+                     stopped this run before it spent anything)",
+                    problem.message
+                ));
+                self.reported.push(problem);
+            }
+        }
     }
 
     /// Ends the first check at the end of the input. Without a row, which is public, no epoch
@@ -240,7 +266,7 @@ impl RowGuard {
         problems
             .iter()
             .filter(|problem| !self.reported.iter().chain(&self.fallen).any(|known| known.is_same(problem)))
-            .map(|problem| private_notice("", problem))
+            .map(|problem| format!("{PRIVATE_MARK}{}; hushflow check shows more", problem.message))
             .collect()
     }
 }
@@ -260,8 +286,5 @@ fn refusal(among: &str, problem: &Problem, preflight: &str) -> String {
     )
 }
 
-/// Returns a private problem as a line for the operator. The words before the message mark it as
-/// private wherever it ends up.
-fn private_notice(among: &str, problem: &Problem) -> String {
-    format!("private, for the operator: {among}{}; hushflow check shows more", problem.message)
-}
+/// Begins lines about private facts, and marks them as private wherever they end up.
+const PRIVATE_MARK: &str = "private, for the operator: ";

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::clock::EpochClock;
 use super::content::RowRules;
 use super::ranges::{
-    LeapNotice, RangeBuffers, RangeCursor, RangeParser, RangePlan, RowAccess, RangeSupply, ReturnedRows,
+    LeapNotice, RangeBuffers, RangeCursor, RangeParser, RangePlan, RangeSupply, ReturnedRows, RowAccess,
 };
 use super::roles::FieldRoles;
 use super::rows::{NextRow, RowReader};

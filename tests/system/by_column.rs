@@ -54,7 +54,7 @@ fn ndjson(rows: &[[Option<f64>; 3]]) -> String {
 fn pipeline(path: &str, more: &str) -> String {
     format!(
         "name = 'rows'
-source = {{ path = '{path}', missing = 'by-column', preflight = 'warn' }}
+source = {{ path = '{path}', missing = 'by-column' }}
 columns = [
     {{ name = 'x', lower = 0, upper = 10 }}, {{ name = 'y', lower = -5, upper = 5 }},
     {{ name = 'z', lower = 100, upper = 200 }},

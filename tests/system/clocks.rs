@@ -256,7 +256,6 @@ fn an_idle_source_does_not_delay_epochs_and_its_later_rows_are_late() {
 fn each_source_resumes_where_a_killed_run_stopped() {
     let (lab, flights) = (Lab::new(), FlightStreams::new());
     let text = pipeline(&feeds(&lab, &flights), "12h", "drop");
-    let text = text.replace("[[sources]]", "[[sources]]\npreflight = 'warn'");
     let path = lab.write("pipeline.toml", text.replace("'1d'", "'1h'").replace("= 32", "= 760"));
     let state = lab.path("state");
     let mut seen = 0;

@@ -97,7 +97,10 @@ fn each_entry_has_its_noise() {
     assert_eq!((lines.len(), lines[0]), (11, "column_a,column_b,covariance,noise"));
     assert_eq!(lines[2], format!("a,b,{},{}", report["covariance"][0][1], report["covariance_noise"][0][1]));
     let (_, table, _) = run(&["covariance", file, "--method", "ssp", "--rho", "2", "--seed", "1"]);
-    assert!(table.contains("±: standard deviation of the noise") && table.contains(" ± "), "{table}");
+    assert!(
+        table.contains("±: half-width of the 95 % interval of the noise") && table.contains(" ± "),
+        "{table}"
+    );
     let pace = json(&[file, "--rho", "2", "--rounds", "1", "--seed", "1"]);
     let entries: Vec<_> = (0..4).flat_map(|i| (0..i).map(move |j| (i, j))).collect();
     let measured = entries.iter().filter(|(i, j)| !pace["covariance_noise"][i][j].is_null()).count();

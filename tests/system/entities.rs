@@ -377,9 +377,9 @@ fn lines_show_the_share_that_counted() {
     let text = finish(hushflow(["plan", "--strategy", "square-root"]).arg(&pipeline)).succeeded().out;
     assert!(text.contains("sent ±"), "{text}");
     let compared = finish(hushflow(["plan"]).arg(&pipeline)).succeeded().out;
-    let sent = format!("{:.3e}", number(&planned["last_noise"]["sent"]));
+    let sent = format!("{:.3e}", 1.959_964 * number(&planned["last_noise"]["sent"]));
     let printed =
-        compared.split("sent records of a key has noise ± ").nth(1).unwrap_or_else(|| panic!("{compared}"));
+        compared.split("sent records of a key is known to ± ").nth(1).unwrap_or_else(|| panic!("{compared}"));
     let printed =
         printed.split("and ± ").nth(1).and_then(|rest| rest.split(' ').next()).expect("two numbers");
     assert_eq!(format!("{:.3e}", printed.parse::<f64>().expect("a number")), sent, "{compared}");

@@ -32,6 +32,7 @@ mod clock;
 mod clocks;
 mod clusters;
 mod covariance;
+mod coverage;
 mod densities;
 mod deploying;
 mod discovery;

@@ -5,6 +5,7 @@
 mod by_default;
 mod many_sources;
 mod middle;
+mod opening;
 mod times;
 
 use std::path::{Path, PathBuf};
@@ -108,8 +109,11 @@ fn published(state: &Path) -> u64 {
 /// `preflight = "stop"` stops, if it does.
 type Case<'a> = (&'a str, Vec<(&'a str, &'a str)>, &'a str, Option<&'a str>);
 
-/// Private mistakes stop no run.
-const WARN: (&str, &str) = ("preflight = 'stop'", "preflight = 'warn'");
+/// The default: private mistakes stop no run.
+const DEFAULT: (&str, &str) = ("preflight = 'stop'\n", "");
+
+/// Begins a line about private rows, wherever standard error ends.
+const WARNING: &str = "warning: private, for the operator: among the ";
 
 const END_OF_INPUT: (&str, &str) = ("arrival = 'arrival'", "clock = 'end-of-input'");
 
@@ -163,6 +167,15 @@ fn a_run_refuses_what_check_reports() {
             assert_eq!(release, "A run would stop before it publishes or spends anything.", "{replaced:?}");
             let spent = finish(hushflow(["ledger"]).arg(mistake.lab.path("state")));
             assert!(spent.code == Some(1) || !spent.out.contains("people"), "{replaced:?}: {}", spent.out);
+            // By default a run stops for public reasons alone, and warns of private ones.
+            let default = Mistake::new(data, &[&[DEFAULT], &replaced[..]].concat());
+            let ended = default.run(&[]);
+            if kind == "further ahead" {
+                ended.failed(1, &[reason, "nothing was published or spent"]);
+            } else {
+                warned(&ended.succeeded(), reason);
+                assert!(default.published() > 0, "{replaced:?}");
+            }
         } else {
             let ended = ended.succeeded();
             assert_eq!(mistake.published() > 0, kind.is_empty(), "{replaced:?}: {}", ended.err);
@@ -182,31 +195,44 @@ fn a_run_refuses_what_check_reports() {
     assert!(report.contains("the two columns may be swapped"), "{report}");
 }
 
-/// With `preflight = "warn"` a private mistake changes nothing, and standard error in a pipe does
-/// not mention it.
+/// Checks that the operator was warned of this reason, and of the word that would have stopped the
+/// run.
+fn warned(ended: &Ended, reason: &str) {
+    let lines: Vec<&str> = ended.err.lines().filter(|line| line.starts_with(WARNING)).collect();
+    let of_reason = lines.iter().filter(|line| line.contains(reason)).count();
+    assert_eq!(of_reason, 1, "{reason}, once: {}", ended.err);
+    let remedy = "preflight = \"stop\" in [source] would have stopped this run before it spent anything";
+    assert!(lines.iter().all(|line| line.contains(remedy)), "{}", ended.err);
+}
+
+/// By default a private mistake is a warning without a count, also in a pipe. Exact counts are
+/// shown by request only.
 #[test]
-fn private_mistakes_are_shown_only_where_exact_counts_are() {
-    for (data, replaced) in [(rows(9000, 0), ("", "")), (rows(9000, usize::MAX), ("'Rome'", "'Romme'"))] {
-        let warned = |preflight: &str, arguments: &[&str]| {
-            let preflight = ("preflight = 'stop'", preflight);
-            let ended = Mistake::new(&data, &[replaced, preflight]).run(arguments).succeeded();
-            (ended.err.contains("private"), ended.err)
+fn private_mistakes_are_warned_of_in_a_pipe_too() {
+    for (data, replaced, reason) in [
+        (rows(9000, 0), ("", ""), "every row has a key that [key] doesn't list"),
+        (rows(9000, usize::MAX), ("'Rome'", "'Romme'"), "no row has the listed key \"Romme\""),
+    ] {
+        let run = |preflight, arguments: &[&str]| {
+            Mistake::new(&data, &[replaced, preflight]).run(arguments).succeeded()
         };
-        let (is_warned, err) = warned(WARN.1, &[]);
-        // The guarantee is named on a separate line.
-        assert!(!is_warned || !err.contains("warning: private"), "{err}");
-        assert!(!err.contains("rows read"), "{err}");
-        assert!(warned(WARN.1, &["--counters"]).1.contains("warning: private, for the operator"));
-        let (_, silent) = warned("preflight = 'off'", &["--counters"]);
-        assert!(!silent.contains("warning: private"), "{silent}");
+        let piped = run(DEFAULT, &[]);
+        warned(&piped, reason);
+        assert!(!piped.err.contains("rows read"), "{}", piped.err);
+        let shown = run(DEFAULT, &["--counters"]);
+        warned(&shown, reason);
+        assert!(shown.err.contains("rows read"), "{}", shown.err);
+        let silent = run(("'stop'", "'off'"), &["--counters"]);
+        assert!(!silent.err.contains("warning: private"), "{}", silent.err);
         // Everyone sees that nothing was counted.
         let is_empty = replaced.0.is_empty();
+        let err = piped.err;
         assert_eq!(err.contains("the published counts can't be told from zero: "), is_empty, "{err}");
     }
 }
 
-/// With `preflight = "warn"` a run stops for public facts alone: arrivals outside of the epochs are
-/// public, event times are not.
+/// By default a run stops for public facts alone: arrivals outside of the epochs are public, event
+/// times are not.
 #[test]
 fn most_arrivals_outside_of_the_epochs_stop_a_first_run() {
     let late_start = ("2020-03-01", "2020-04-01");
@@ -220,13 +246,13 @@ fn most_arrivals_outside_of_the_epochs_stop_a_first_run() {
         (&[late_start][..], "by the public clock, most rows come before the first epoch"),
         (&early_start, "by the public clock, most rows come after the last epoch"),
     ] {
-        let mistake = Mistake::new(&data, &[&[WARN], replaced].concat());
+        let mistake = Mistake::new(&data, &[&[DEFAULT], replaced].concat());
         assert_eq!(mistake.check().0, Some(4));
         mistake.run(&[]).failed(1, &[reason, "nothing was published or spent"]);
         assert_eq!(mistake.published(), 0);
     }
     // Without arrivals the same rows are private.
-    let mistake = Mistake::new(&data, &[WARN, late_start, END_OF_INPUT]);
+    let mistake = Mistake::new(&data, &[DEFAULT, late_start, END_OF_INPUT]);
     mistake.run(&[]).succeeded();
     assert_eq!(mistake.published(), 60);
 }
@@ -334,7 +360,7 @@ fn a_source_that_turns_bad_keeps_the_rest_of_its_epochs() {
     assert!((16..=20).contains(&mistake.published()));
     // The operator can continue.
     let text = std::fs::read_to_string(&mistake.pipeline).expect("the pipeline");
-    mistake.lab.write("p.toml", text.replace("'stop'", "'warn'"));
+    mistake.lab.write("p.toml", text.replace(DEFAULT.0, DEFAULT.1));
     mistake.run(&[]).succeeded();
     assert_eq!(mistake.published(), 42);
 }
@@ -385,16 +411,16 @@ fn a_falling_clock_stops_a_first_run() {
     let data = rows(2000, usize::MAX);
     let (header, lines) = data.split_once('\n').expect("a header");
     let reason = "by the public clock, most rows are of epochs that rows before them have closed";
-    let mistake = Mistake::new(&newest_first(&data), &[WARN]);
+    let mistake = Mistake::new(&newest_first(&data), &[DEFAULT]);
     let (code, report) = mistake.check();
     assert!(code == Some(4) && report.contains("\"kind\":\"falling clock\""), "{report}");
     mistake.run(&[]).failed(1, &[reason, "nothing was published or spent"]);
     // Its first row is further ahead than a clock may jump, but the file is the same mistake.
-    let long = Mistake::new(&newest_first(&rows(12_000, usize::MAX)), &[WARN]);
+    let long = Mistake::new(&newest_first(&rows(12_000, usize::MAX)), &[DEFAULT]);
     assert!(long.check().1.contains("\"kind\":\"falling clock\""));
     long.run(&[]).failed(1, &["newest rows first", "nothing was published or spent"]);
     let files = |first: usize, end: usize| {
-        let mistake = Mistake::new("", &[WARN, ("'data.csv'", "['late.csv', 'early.csv']")]);
+        let mistake = Mistake::new("", &[DEFAULT, ("'data.csv'", "['late.csv', 'early.csv']")]);
         for (name, part) in [("early.csv", 0..first), ("late.csv", first..end)] {
             let rows = lines.lines().skip(part.start).take(part.len()).map(|line| format!("{line}\n"));
             mistake.lab.write(name, format!("{header}\n{}", rows.collect::<String>()));
@@ -414,22 +440,23 @@ fn a_falling_clock_stops_a_first_run() {
     assert!(code == Some(4) && report.contains("\"kind\":\"falling clock\""), "{report}");
     assert!(few.run(&[]).succeeded().err.contains("by the public clock, the latest rows"));
     // A late row is not a falling clock.
-    let delayed =
-        Mistake::new(&data, &[WARN, ("'event'", "'arrival'"), ("arrival = 'arrival'", "arrival = 'event'")]);
+    let delayed = Mistake::new(
+        &data,
+        &[DEFAULT, ("'event'", "'arrival'"), ("arrival = 'arrival'", "arrival = 'event'")],
+    );
     assert!(!delayed.check().1.contains("falling clock"));
 }
 
-/// In a pipe, a run with `preflight = "warn"` says where private problems are shown, whatever the
-/// rows hold.
+/// In a pipe, a run says where private problems of later rows are shown, whatever the rows hold.
 #[test]
 fn a_run_in_a_pipe_names_where_private_problems_are_shown() {
     let note = "are not reported here: hushflow check";
     for data in [rows(3000, 0), rows(3000, usize::MAX)] {
-        let mistake = Mistake::new(&data, &[WARN]);
+        let mistake = Mistake::new(&data, &[DEFAULT]);
         let ended = mistake.run(&[]).succeeded();
         assert!(ended.err.contains(note), "{}", ended.err);
         assert!(!mistake.run(&[]).succeeded().err.contains(note), "a run that resumes");
-        let shown = Mistake::new(&data, &[WARN]).run(&["--counters"]).succeeded();
+        let shown = Mistake::new(&data, &[DEFAULT]).run(&["--counters"]).succeeded();
         assert!(!shown.err.contains(note), "{}", shown.err);
     }
     let silent = Mistake::new(&rows(3000, usize::MAX), &[("'stop'", "'off'")]).run(&[]).succeeded();

@@ -401,7 +401,7 @@ fn window_of(lab: &Lab, rows: &str, release: &str, neighbours: &str) -> Value {
     }
     let data = lab.write("rows.csv", rows);
     let text = format!(
-        "name = 'w'\nsource = {{ path = '{}', preflight = 'warn' }}\n{columns}[epochs]\nrecords = 100000\nhorizon = 1\n[privacy]\nepsilon = 1\ndelta = 1e-6\n\
+        "name = 'w'\nsource.path = '{}'\n{columns}[epochs]\nrecords = 100000\nhorizon = 1\n[privacy]\nepsilon = 1\ndelta = 1e-6\n\
          neighbours = '{neighbours}'\n[release]\n{release}\n[simulation]\nseed = 1\n",
         data.display()
     );

@@ -6,7 +6,7 @@ use super::{Extent, Observation, Problem, SourceRows, keys};
 use crate::check::FIRST_ROWS;
 use crate::format::Defect;
 use crate::histogram::Histogram;
-use crate::pipeline::{Column, MissingPolicy, Pipeline};
+use crate::pipeline::{Column, MissingPolicy, Pipeline, Source};
 use crate::source::{BoundSurvey, ColumnSurvey, RowCounters, RowSurvey, Stretch};
 use crate::time::TimeFormat;
 
@@ -35,8 +35,12 @@ const LOST: u64 = 20;
 const OUT_OF_BOUNDS: &str = "values out of bounds";
 
 /// Minimum length of a stretch of rows that don't count, or of values beyond a bound, that is a
-/// problem. A tenth of all is needed too.
+/// problem.
 const LEAST_STRETCH: u64 = 40;
+
+/// One in this many rows or values must be in such a stretch: a shorter outage is no reason to doubt
+/// the source.
+const STRETCH_SHARE: u64 = 4;
 
 /// Minimum number of rows at the start of a source, all without a value of a column, that is a
 /// problem.
@@ -44,7 +48,11 @@ const LEAST_MISSING: u64 = 1000;
 
 type Count = fn(&RowCounters) -> u64;
 
-pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &SourceRows<'_>) -> Vec<Problem> {
+pub(super) fn problems(
+    (pipeline, source): (&Pipeline, &Source),
+    all: &Observation<'_>,
+    seen: &SourceRows<'_>,
+) -> Vec<Problem> {
     let least = all.extent.least();
     let mut found = Vec::new();
     // A source may well begin before the first epoch, if enough rows come later.
@@ -62,8 +70,15 @@ pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &Source
     let waits =
         matches!(&pipeline.epochs.schedule, Schedule::ByTime(by) if by.clock == ClockSource::EndOfInput);
     let sees_all = all.extent != Extent::Later || waits;
+    // When the first check of a live source ends depends on time, so it must not decide how long a
+    // stretch may be.
+    let may_go_on = all.extent == Extent::First && source.input.source().is_live();
+    let least_stretch = |seen: u64| {
+        let all = if may_go_on { seen.max(FIRST_ROWS) } else { seen };
+        LEAST_STRETCH.max(all / STRETCH_SHARE)
+    };
     if sees_all {
-        of_stretches(pipeline, all.extent, seen, &mut found);
+        of_stretches(pipeline, all.extent, seen, &least_stretch, &mut found);
     }
     if all.extent != Extent::Later && seen.counters.rows >= least {
         found.extend(unreadable_columns(pipeline, seen, least));
@@ -72,7 +87,7 @@ pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &Source
         found.extend(empty_histograms(pipeline, seen, least, all.extent == Extent::Whole));
     }
     if sees_all && found.iter().all(|problem| problem.kind != OUT_OF_BOUNDS) {
-        found.extend(stretch_out_of_bounds(pipeline, seen));
+        found.extend(stretch_out_of_bounds(pipeline, seen, &least_stretch));
     }
     found
 }
@@ -80,11 +95,17 @@ pub(super) fn problems(pipeline: &Pipeline, all: &Observation<'_>, seen: &Source
 /// Adds the problems of the longest stretches of rows that don't count, which shares of all rows
 /// may hide. Problems of the public clock stay public. All others are private here, even those that
 /// are public for all rows, because private facts decide where a stretch begins.
-fn of_stretches(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>, found: &mut Vec<Problem>) {
+fn of_stretches(
+    pipeline: &Pipeline,
+    extent: Extent,
+    seen: &SourceRows<'_>,
+    least: &dyn Fn(u64) -> u64,
+    found: &mut Vec<Problem>,
+) {
     let survey = seen.survey;
     let of = |stretch: &Stretch, is_public: bool| {
         let rows = SourceRows { counters: stretch.counters, newest: stretch.counters, survey };
-        let is_long = stretch.counters.rows >= LEAST_STRETCH.max(survey.stretches.rows() / 10);
+        let is_long = stretch.counters.rows >= least(survey.stretches.rows());
         let problems = if is_long { of_shares(pipeline, extent, &rows) } else { Vec::new() };
         problems.into_iter().map(move |problem| Problem { public: is_public, ..in_one_part(problem) })
     };
@@ -137,11 +158,7 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
     let whole_rows =
         pipeline.rows.missing != MissingPolicy::ByColumn || seen.are_most(|count| count.unusable);
     if whole_rows && seen.are_most(|count| count.missing) {
-        add(
-            "missing values",
-            false,
-            format!("most rows lack a value{}", columns(seen, |column| column.missing)),
-        );
+        add("missing values", false, lacking(pipeline, extent, seen));
     }
     if whole_rows && seen.are_most(|count| count.malformed) {
         add(
@@ -223,6 +240,23 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
     found
 }
 
+/// Says of which columns most rows lack a value, and what to do.
+fn lacking(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> String {
+    let columns = columns(seen, |column| column.missing);
+    // Among all rows so far, not only among the latest ones or in a stretch.
+    let in_all = |column: &ColumnSurvey| {
+        extent != Extent::Later && column.missing >= seen.survey.stretches.rows().max(1)
+    };
+    if seen.counters.missing == seen.counters.rows && seen.survey.columns.iter().any(in_all) {
+        return format!("every row lacks a value{columns}: compare the name with the source");
+    }
+    let by_column = match pipeline.rows.missing {
+        MissingPolicy::ByColumn => "",
+        _ => ": with missing = \"by-column\" in [source], rows count for the columns that they have",
+    };
+    format!("most rows lack a value{columns}{by_column}")
+}
+
 /// Returns the number of epochs up to the latest value of the public clock.
 fn epochs_of_clock(pipeline: &Pipeline, survey: &RowSurvey) -> Option<u64> {
     let (_, time) = survey.clocks.range?;
@@ -281,10 +315,14 @@ fn out_of_bounds(pipeline: &Pipeline, seen: &SourceRows<'_>, least: u64) -> Vec<
 
 /// Reports a column with most values outside of one bound in one part of the source. Where it
 /// begins and ends is private.
-fn stretch_out_of_bounds(pipeline: &Pipeline, seen: &SourceRows<'_>) -> Option<Problem> {
+fn stretch_out_of_bounds(
+    pipeline: &Pipeline,
+    seen: &SourceRows<'_>,
+    least: &dyn Fn(u64) -> u64,
+) -> Option<Problem> {
     let mut columns = pipeline.columns.iter().zip(&seen.survey.columns);
     columns.find_map(|(column, survey)| {
-        let least = LEAST_STRETCH.max(survey.values.all / 10);
+        let least = least(survey.values.all);
         let is_above = if survey.values.below.longest.values >= least {
             false
         } else if survey.values.above.longest.values >= least {

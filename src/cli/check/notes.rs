@@ -2,7 +2,8 @@
 
 use hushflow::check::histogram_surveys;
 use hushflow::mechanism::epochs::{Clock, Schedule};
-use hushflow::pipeline::MissingPolicy;
+use hushflow::pipeline::{MissingPolicy, Source};
+use hushflow::spelling::did_you_mean;
 
 use super::super::budget::large_delta;
 use super::super::output::number;
@@ -38,6 +39,28 @@ impl CheckReport<'_> {
         let (_, time) = survey.clocks.range.or(survey.events.range)?;
         let clock = Clock { time, ..Clock::START };
         u64::try_from(self.pipeline.epochs.schedule.least_epoch(time, clock)).ok()
+    }
+
+    /// Returns a note for each column of the pipeline that no row has, with the fields that the
+    /// first rows have.
+    fn unknown_fields(&self) -> Vec<String> {
+        let rows = self.run.counters.rows;
+        let unknown = self.run.survey.columns.iter().filter(|column| column.missing == rows && rows > 0);
+        let mut unknown: Vec<&str> = unknown.map(|column| column.name.as_str()).collect();
+        unknown.sort_unstable();
+        unknown.dedup();
+        if unknown.is_empty() {
+            return Vec::new();
+        }
+        let mut names: Vec<String> = self.pipeline.sources.iter().flat_map(Source::field_names).collect();
+        names.sort_unstable();
+        names.dedup();
+        let names: Vec<&str> =
+            names.iter().map(String::as_str).filter(|name| !unknown.contains(name)).collect();
+        let note = |name: &&str| {
+            format!("no row has the field {name:?}, but {}{}", names.join(", "), did_you_mean(name, &names))
+        };
+        unknown.iter().filter(|_| !names.is_empty()).map(note).collect()
     }
 
     /// Returns the notes, in sentences.
@@ -96,6 +119,7 @@ impl CheckReport<'_> {
                 percent(late, counters.rows)
             ));
         }
+        notes.extend(self.unknown_fields());
         for (histogram, survey) in histogram_surveys(self.pipeline, survey) {
             let bins = survey.bins;
             if bins.without > 0 {

@@ -6,7 +6,7 @@ use hushflow::mechanism::accounting::{Delta, Epsilon, Rho};
 use hushflow::publication::report;
 use serde_json::{Value, json};
 
-use super::super::output::{number, table, terminal_width};
+use super::super::output::{half_width, number, table, terminal_width};
 use super::CovarianceArguments;
 
 /// Largest number of columns for which the text output prints the matrix.
@@ -42,13 +42,12 @@ impl CovarianceReport<'_> {
         Value::Object(object)
     }
 
-    /// Formats the private mean of each column and the standard deviation of its noise, where there
-    /// is one.
+    /// Formats the private mean of each column, where there is one.
     fn means(&self) -> String {
         let Some(mean) = &self.estimate.mean else { return String::new() };
         let lines = self.columns.iter().zip(mean.values.iter().zip(&mean.deviations));
-        let lines = lines.map(|(name, (value, noise))| vec![name.clone(), number(*value), number(*noise)]);
-        let header = vec!["column".into(), "mean".into(), "noise".into()];
+        let lines = lines.map(|(name, (value, noise))| vec![name.clone(), number(*value), reach(*noise)]);
+        let header = vec!["column".into(), "mean".into(), String::new()];
         table(&std::iter::once(header).chain(lines).collect::<Vec<_>>()) + "\n"
     }
 
@@ -73,7 +72,7 @@ impl CovarianceReport<'_> {
         let (estimate, noise) = (self.estimate, self.estimate.noise());
         let entry = |(i, j): (usize, usize)| {
             let value = number(estimate.covariance[(i, j)]);
-            let noise = noise[i][j].map_or_else(String::new, |noise| format!("± {}", number(noise)));
+            let noise = noise[i][j].map_or_else(String::new, reach);
             vec![format!("{}, {}", self.columns[i], self.columns[j]), value, noise]
         };
         let number = self.columns.len();
@@ -90,7 +89,7 @@ impl CovarianceReport<'_> {
             vec!["measured pairs".into(), estimate.measured_pairs().to_string()],
         ];
         if let Some((clipped, noise)) = self.clipped {
-            let describe = format!("{} ± {}", number(clipped), number(noise));
+            let describe = format!("{} {}", number(clipped), reach(noise));
             rows.push(vec!["rows outside the bounds".into(), describe]);
         }
         let mut text = table(&rows) + "\n" + &self.means();
@@ -104,7 +103,7 @@ impl CovarianceReport<'_> {
             let lines = self.columns.iter().zip(estimate.covariance.row_iter().zip(&noise));
             let lines = lines.map(|(name, (row, noise))| {
                 let cells = row.iter().zip(noise).map(|(value, noise)| match noise {
-                    Some(noise) => format!("{} ± {}", number(*value), number(*noise)),
+                    Some(noise) => format!("{} {}", number(*value), reach(*noise)),
                     None => number(*value),
                 });
                 std::iter::once(name.clone()).chain(cells).collect()
@@ -115,7 +114,7 @@ impl CovarianceReport<'_> {
                      and coinpress measure entries with known noise.\n",
                     self.arguments.method()
                 ),
-                false => "±: standard deviation of the noise; an entry without ± was not measured\n".into(),
+                false => "±: half-width of the 95 % interval of the noise alone; an entry without ± was not measured\n".into(),
             };
             let matrix = table(&std::iter::once(header).chain(lines).collect::<Vec<Vec<String>>>());
             let is_wide = |width| matrix.lines().any(|line| line.chars().count() > width);
@@ -125,4 +124,9 @@ impl CovarianceReport<'_> {
         }
         text + &self.arguments.describe(self.rho, (self.epsilon, self.delta))
     }
+}
+
+/// Formats the half-width of an interval for noise with this standard deviation.
+fn reach(deviation: f64) -> String {
+    format!("± {}", number(half_width(deviation)))
 }

@@ -53,6 +53,12 @@ impl Draft {
                 "{flag} limits a person or a device: name its column with --unit, or leave it out"
             )));
         }
+        if let (Some(time), true) = (&self.time, self.arrival == self.time) {
+            return Err(CliError::usage(format!(
+                "--arrival: {time:?} is the time of the event, which is private, and the clock is public: name another column, or leave \
+                 --arrival out, and all epochs close at the end of the input"
+            )));
+        }
         let values = self.columns.iter().map(|column| (&column.name, Some(ColumnKind::Number)));
         let times =
             [&self.time, &self.arrival].into_iter().flatten().map(|name| (name, Some(ColumnKind::Time)));

@@ -384,5 +384,8 @@ mod tests {
         assert_eq!((start.as_str(), horizon), ("2013-01-01", 12));
         let (_, start, horizon) = epochs(year, "1 week", UTC);
         assert_eq!((start.as_str(), horizon), ("2012-12-31", 53));
+        // Weeks begin on the last Monday before the first row, however many make an epoch.
+        let (_, start, horizon) = epochs(year, "9 weeks", UTC);
+        assert_eq!((start.as_str(), horizon), ("2012-12-31", 6));
     }
 }

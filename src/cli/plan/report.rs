@@ -5,7 +5,7 @@ use hushflow::mechanism::strategy::{Omission, OmissionReason};
 use serde::Serialize;
 
 use super::super::budget::large_delta;
-use super::super::output::{fit_columns, number, table, terminal_width, wrapped};
+use super::super::output::{fit_columns, half_width, number, table, terminal_width, wrapped};
 use super::super::thousands;
 use super::ComparisonTable;
 use super::advice::SecondMomentAdvice;
@@ -39,7 +39,7 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
     let means: Vec<Vec<(String, String)>> = match in_units {
         Some(in_units) => in_units.iter().map(|of| of.last_means().take(COMPARED_MEANS).collect()).collect(),
         None => {
-            let of = |noise: EstimateNoise| number(noise.last_epoch);
+            let of = |noise: EstimateNoise| reach(noise.last_epoch);
             let mean = |forecast: &Forecast| forecast.noise.mean_noise.map_or("-".into(), of);
             strategies.iter().map(|forecast| vec![(String::new(), mean(forecast))]).collect()
         }
@@ -60,7 +60,7 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
             number(forecast.factorization.error.max_error),
         ];
         let costs = [cost(forecast.cost.memory_per_coordinate), cost(forecast.cost.multiplications_per_step)];
-        let scaled = [number(noise.first), noise.second.map_or("-".into(), number)];
+        let scaled = [reach(noise.first), noise.second.map_or("-".into(), reach)];
         let scaled = scaled.into_iter().filter(|_| in_units.is_none());
         let means = means.iter().map(|(_, mean)| mean.clone());
         figures.into_iter().chain(means).chain(scaled).chain(costs).collect()
@@ -98,12 +98,13 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
         (None, Some(reason)) => format!("Loss: {reason}.\n"),
         (None, None) => String::new(),
     };
-    let reach = match in_units {
-        Some(_) => "half-width of the 95 % interval after the last epoch, in the units of the column",
-        None => "standard deviation of the noise after the last epoch",
+    let units = match in_units {
+        Some(_) => "in the units of the column",
+        None => "of records with scaled columns",
     };
     let meaning = paragraph(&format!(
-        "rmse and largest error: for a noise multiplier of 1, records added or removed. ±: {reach}. Bytes of state, and products \
+        "rmse and largest error: for a noise multiplier of 1, records added or removed. ±: half-width of the 95 % interval after the \
+         last epoch, {units}. Bytes of state, and products \
          (multiplications) a step: per coordinate; - where it does not run."
     ));
     let shown = strategies.iter().find(|forecast| in_file.as_ref() == Some(&forecast.name())).unwrap_or(best);
@@ -251,7 +252,7 @@ fn figures(forecast: &Forecast) -> Vec<Vec<String>> {
 fn noise_levels(forecast: &Forecast, in_units: bool) -> Vec<Vec<String>> {
     let row = |name: String, noise| [name].into_iter().chain(levels(noise, in_units)).collect();
     let scaled = ["first ±", "second ±"].into_iter().filter(|_| !in_units);
-    let titles = ["noise of the view", "count ±"].into_iter().chain(scaled);
+    let titles = ["95 % interval", "count ±"].into_iter().chain(scaled);
     let sent = forecast.noise.first_noise.sent.map(|_| "sent ±");
     let bin = forecast.noise.first_noise.bin.map(|_| "bin ±");
     vec![
@@ -267,9 +268,14 @@ fn levels(noise: &ForecastNoise, in_units: bool) -> impl Iterator<Item = String>
     [Some(noise.count)]
         .into_iter()
         .chain(scaled)
-        .map(|level| level.map_or("-".into(), number))
-        .chain(noise.sent.map(number))
-        .chain(noise.bin.map(number))
+        .map(|level| level.map_or("-".into(), reach))
+        .chain(noise.sent.map(reach))
+        .chain(noise.bin.map(reach))
+}
+
+/// Formats the half-width of an interval.
+fn reach(deviation: f64) -> String {
+    number(half_width(deviation))
 }
 
 /// Formats the noise of mean and covariance: in the units of the columns, where a file names them.
@@ -283,40 +289,40 @@ fn mean(forecast: &Forecast, columns: Option<&ColumnForecasts>) -> String {
     let variance = forecast.noise.covariance_noise.map_or(".\n".into(), |noise| {
         format!(
             ";\n  a variance ± {}, ± {}, ± {}.\n",
-            number(noise.first_epoch),
-            number(noise.last_epoch),
-            number(noise.average)
+            reach(noise.first_epoch),
+            reach(noise.last_epoch),
+            reach(noise.average)
         )
     });
     format!(
-        "With {} records per epoch, near the centre (clip norm {}):\n  an entry of the mean has noise ± {} at epoch \
-         1, ± {} at the last, ± {} on average{variance}",
+        "With {} records per epoch, near the centre (clip norm {}), half-widths of 95 % intervals:\n  an entry of the mean ± {} at \
+         epoch 1, ± {} at the last, ± {} on average{variance}",
         number(records),
         number(forecast.problem.clip_norm),
-        number(mean.first_epoch),
-        number(mean.last_epoch),
-        number(mean.average),
+        reach(mean.first_epoch),
+        reach(mean.last_epoch),
+        reach(mean.average),
     )
 }
 
 /// Formats the noise of the count of sent records, if it is released.
 fn sent(forecast: &Forecast) -> String {
-    let noise = [&forecast.noise.first_noise, &forecast.noise.last_noise].map(|noise| noise.sent.map(number));
+    let noise = [&forecast.noise.first_noise, &forecast.noise.last_noise].map(|noise| noise.sent.map(reach));
     let [Some(first), Some(last)] = noise else { return String::new() };
     paragraph(&format!(
-        "With {}, the number of sent records of a key has noise ± {first} in epoch 1 and ± {last} after the last.",
+        "With {}, the number of sent records of a key is known to ± {first} in epoch 1 and ± {last} after the last.",
         forecast.strategy
     ))
 }
 
 /// Formats the noise of a bin of histograms and its cost, if there are any.
 fn bin(forecast: &Forecast) -> String {
-    let noise = [&forecast.noise.first_noise, &forecast.noise.last_noise].map(|noise| noise.bin.map(number));
+    let noise = [&forecast.noise.first_noise, &forecast.noise.last_noise].map(|noise| noise.bin.map(reach));
     let ([Some(first), Some(last)], Some(growth)) = (noise, forecast.sensitivity.histogram_growth) else {
         return String::new();
     };
     paragraph(&format!(
-        "With {}, the noise of each bin of the histograms has standard deviation {first} in epoch 1 and {last} after the last. Histograms \
+        "With {}, each bin of the histograms is known to ± {first} in epoch 1 and ± {last} after the last. Histograms \
          raise the noise of the moments by {:.1} % ([privacy] histogram_weight).",
         forecast.strategy,
         100.0 * (growth - 1.0)

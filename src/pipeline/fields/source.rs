@@ -37,16 +37,15 @@ pub(in crate::pipeline) const ROW_POLICIES: &[Word<RowPolicy>] = &[
 /// Words of `preflight`.
 pub(in crate::pipeline) const PREFLIGHTS: &[Word<Preflight>] = &[
     word(
-        "first",
-        Preflight::First,
-        "Stop a first run before it publishes anything: for public facts, such as a clock far ahead of the start, and for \
-         private ones, such as unlisted keys. Later rows stop nothing.",
-    ),
-    word("stop", Preflight::Stop, "Stop for later rows too, before more epochs are published."),
-    word(
         "warn",
         Preflight::Warn,
-        "Stop a first run for public facts alone. Private ones are shown where exact counts are.",
+        "Stop a first run before it spends anything for public facts alone, such as a clock far ahead of the start. Warn of \
+         private ones among its first rows, such as unlisted keys.",
+    ),
+    word(
+        "stop",
+        Preflight::Stop,
+        "Stop for private facts too: a first run before it spends anything, and later before more epochs are published.",
     ),
     word("off", Preflight::Off, "Don't judge the rows."),
 ];
@@ -76,13 +75,13 @@ const FIELDS: &[Field] = &[
     Field::with_default(
         "preflight",
         FieldType::Words(|| forms(PREFLIGHTS)),
-        "\"first\"",
+        "\"warn\"",
         "\"stop\"",
         "What a run does before it publishes epochs if most of the rows would not count, or nearly all epochs would be empty.",
     )
     .costs(
-        "With \"first\", readers who see that a run does not begin to publish learn that its rows did not pass; with \"stop\", \
-         also at which epoch it ends.",
+        "With \"stop\", readers who see that a run does not begin to publish, or ends early, learn that rows did not pass, and at \
+         which epoch. One record can decide it, and (ε, δ) does not cover it.",
     ),
     Field::optional(
         "id",

@@ -98,7 +98,7 @@ const TERMS: &[(&str, &str)] = &[
     ),
     (
         "records, weight",
-        "The count of a line under its workload: the number of records so far under `prefix`, titled *records*; otherwise the \
+        "The count of a line under its workload: the number of records so far under `prefix`, titled *records* (or *means*, where `several = \"average\"` makes the records of an entity one); otherwise the \
          weighted number, titled *weight*. Under `window:7`, a weight of 100 means 100 records an epoch.",
     ),
     (
@@ -110,7 +110,8 @@ const TERMS: &[(&str, &str)] = &[
     ),
     (
         "±",
-        "The half-width of the confidence interval, or the standard deviation of the noise: the line above a table says which.",
+        "The half-width of the confidence interval, at 95 % unless the view sets another `level`. In views of `adam` and in plans \
+         for windows it is the standard deviation of the noise: the line beside the table says so.",
     ),
     (
         "quality",

@@ -1,6 +1,6 @@
 //! Tests mistakes in the clock, in the epochs and in the form of times.
 
-use super::{Mistake, newest_first, rows};
+use super::{DEFAULT, Mistake, newest_first, rows};
 use crate::harness::{Lab, finish, hushflow, run};
 
 /// The jump that an error advises lets the rows pass, however far they are ahead. The error names
@@ -34,7 +34,7 @@ fn the_advised_jump_is_long_enough() {
         (header + &ahead(2026, 1), "data.csv:2: a row is", "nothing was published or spent", 0),
     ];
     for (data, found, spent, published) in cases {
-        let mistake = Mistake::new(&data, &[("preflight = 'stop'", ""), ("horizon = 60", "horizon = 4000")]);
+        let mistake = Mistake::new(&data, &[DEFAULT, ("horizon = 60", "horizon = 4000")]);
         let ended = mistake.run(&[]);
         let advice =
             ended.err.split("such as largest_jump = \"").nth(1).and_then(|rest| rest.split('"').next());
@@ -82,10 +82,7 @@ fn a_horizon_that_is_too_short_is_named_with_the_right_one() {
     for (number, horizon, days, stops) in [(3888, 3, 14, true), (9000, 12, 32, false), (9000, 31, 32, false)]
     {
         let horizon = format!("horizon = {horizon}");
-        let mistake = Mistake::new(
-            &rows(number, usize::MAX),
-            &[("horizon = 60", horizon.as_str()), ("'stop'", "'warn'")],
-        );
+        let mistake = Mistake::new(&rows(number, usize::MAX), &[("horizon = 60", horizon.as_str()), DEFAULT]);
         let (code, report) = mistake.report();
         let notes = report["notes"].to_string();
         assert!(notes.contains(&format!("horizon = {days} in [epochs] holds all rows")), "{notes}");
@@ -171,6 +168,11 @@ fn clocks_in_milliseconds_are_no_columns() {
     let flags = [&flags[..], &["--horizon", "11", "--epsilon", "1", "--delta", "1e-6"]].concat();
     let made = init(&flags).succeeded().err;
     assert!(made.contains("times of \"tick\" are read as milliseconds since 1970\n"), "{made}");
+    let twice = init(&[&flags[..], &["--arrival", "tick", "--output", "t.toml"]].concat());
+    twice.failed(
+        2,
+        &["--arrival: \"tick\" is the time of the event, which is private", "leave --arrival out"],
+    );
     let wrong = init(&[&flags[..], &["--time-format", "microseconds", "--output", "w.toml"]].concat());
     assert!(wrong.err.contains("and lie before 1980: another unit may be right"), "{}", wrong.err);
 }

@@ -130,9 +130,11 @@ impl Case {
             false => "largest_jump = '40000d'\n",
         };
         // Where counts are public, a run whose rows are mostly late stops, in both worlds alike and
-        // without a release to compare. In all other cases private facts must stop no run.
-        let preflight = if self.is(F::Neighbours, &["replace-one-in-place"]) { "off" } else { "warn" };
-        let jump = format!("preflight = '{preflight}'\n{jump}");
+        // without a release to compare. In all other cases private facts must stop no run by
+        // default.
+        let preflight =
+            if self.is(F::Neighbours, &["replace-one-in-place"]) { "preflight = 'off'\n" } else { "" };
+        let jump = format!("{preflight}{jump}");
         let journal = if self.is(F::Source, &["journal"]) { "journal = true\n" } else { "" };
         let files = self.files();
         let source = |(files, name): (&Vec<String>, &str)| {

@@ -1,7 +1,8 @@
 //! Everything public about a run, by name.
 //!
-//! It leaves out the facts that the guarantee does not cover: times, queue lengths, and the number
-//! of epochs per commit, which depends on timing.
+//! It leaves out the facts that the guarantee does not cover: times, queue lengths, the number of
+//! epochs per commit, which depends on timing, and the lines of standard error that are marked as
+//! private, for the operator.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,6 +18,10 @@ use crate::sinks;
 
 /// Begins a line of standard error that follows from the releases.
 const FAINT: &str = "warning: the published counts";
+
+/// Begins a line of standard error about private rows, for the operator alone. It must change
+/// nothing else.
+const FOR_THE_OPERATOR: &str = "warning: private, for the operator: ";
 
 /// Public facts by kind.
 #[derive(Default)]
@@ -255,7 +260,9 @@ fn normalised(text: &str) -> String {
         } else if line.len() > 28 && line.as_bytes()[10] == b'T' && line.as_bytes()[26] == b'Z' {
             line = line[27..].to_owned();
         }
-        if line.contains("source has ended") || line.starts_with(FAINT) {
+        if line.contains("source has ended")
+            || [FAINT, FOR_THE_OPERATOR].iter().any(|start| line.starts_with(start))
+        {
             continue;
         }
         line = line.replace("<session 0 of the standard input>", "<standard input>");
