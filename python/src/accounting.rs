@@ -74,8 +74,8 @@ pub(crate) fn ledger<'py>(
 /// the release is computed.
 ///
 /// A charge covers neighbours that replace any row by any other. If rows with missing values are
-/// left out (`skips`), the release depends on the exact number of complete rows, which distinguishes
-/// neighbours: this is refused.
+/// left out (`skips`), the release depends on the exact number of complete rows, which
+/// distinguishes neighbours: this is refused.
 pub(crate) fn ledger_of_table(
     ledger: Option<PathBuf>,
     data_set: Option<&str>,

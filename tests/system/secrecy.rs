@@ -1,20 +1,24 @@
-//! Secrets: no exact sums in output or public files, no private types in formatted output, no
-//! memory in core dumps. (`input.rs` checks values of rows in messages.)
+//! Secrets: no exact sums in output, public files or what is served, no private types in formatted
+//! output, no memory in core dumps. (`input.rs` checks values of rows in messages.)
 
 use std::collections::HashSet;
 use std::fmt::Debug;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::marker::PhantomData;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::harness::{Lab, PRIVATE_LOG, Random, await_until, hushflow, sums};
+use crate::harness::{
+    Lab, PRIVATE_LOG, Random, answer, await_until, finish, gather, hushflow, releases, send, served, sums,
+    wait,
+};
 use hushflow::mechanism::moments::{Accumulators, QuantisedRows, Sums};
 use hushflow::mechanism::noise::{DiscreteGaussian, NoiseGenerator};
 use hushflow::mechanism::release::ReleaseShard;
 use hushflow::operators::{EpochCommit, PartialSums, QuantisedRecords, Records, ShardRelease};
 use hushflow::source::{SourceEvent, SourceReader};
 use hushflow::state::{Checkpoint, EpochFrame, RecoveredState, Replay, Store};
+use serde_json::Value;
 
 /// Tells whether a type can be printed: its own constant, if it has one, takes precedence over the
 /// trait's.
@@ -108,12 +112,40 @@ fn shown(lab: &Lab, pipeline: &Path) -> Vec<u8> {
     shown
 }
 
+/// The rows of a stream, as lines of CSV.
+fn rows(count: usize) -> String {
+    let mut random = Random(5);
+    let mut number = || random.below(2_000_000) as f64 / 1e6 - 1.0;
+    (0..count).map(|_| format!("{},{}\n", number(), number())).collect()
+}
+
+/// The exact sums of a state directory that are too large to appear by chance, in all forms.
+struct Canaries {
+    forms: Vec<Vec<u8>>,
+    heads: HashSet<Vec<u8>>,
+}
+
+impl Canaries {
+    fn of(state: &Path) -> Self {
+        let sums: Vec<_> = sums(state).concat().into_iter().filter(|sum| sum.abs() > 1_000_000_000).collect();
+        assert!(sums.len() >= 100, "{} sums are too large to appear by chance", sums.len());
+        let forms: Vec<_> = sums.into_iter().flat_map(forms).collect();
+        let heads = forms.iter().map(|form| form[..HEAD].to_vec()).collect();
+        Canaries { forms, heads }
+    }
+
+    fn search(&self, what: &str, shown: &[u8]) {
+        for (at, _) in shown.windows(HEAD).enumerate().filter(|(_, window)| self.heads.contains(*window)) {
+            let leaked = self.forms.iter().find(|form| shown[at..].starts_with(form));
+            assert!(leaked.is_none(), "{what}: {:?}", leaked.map(|form| String::from_utf8_lossy(form)));
+        }
+    }
+}
+
 #[test]
 fn no_output_contains_exact_sums_of_damaged_logs() {
     let lab = Lab::new();
-    let mut random = Random(5);
-    let mut number = || random.below(2_000_000) as f64 / 1e6 - 1.0;
-    let rows: String = (0..5 * EPOCHS).map(|_| format!("{},{}\n", number(), number())).collect();
+    let rows = rows(5 * EPOCHS);
     lab.write("data.csv", format!("x,y\n{rows}"));
     let pipeline = lab.write("p.toml", PIPELINE);
     let run = hushflow(["run", "--quiet", "--log", "debug"]).arg(&pipeline).output().unwrap();
@@ -123,19 +155,9 @@ fn no_output_contains_exact_sums_of_damaged_logs() {
     let values = rows.split([',', '\n']).filter(|value| value.len() >= HEAD);
     values.for_each(|value| assert!(!log.contains(value), "{value} in: {log}"));
     let state = lab.path("state");
-    let canaries: Vec<_> =
-        sums(&state).concat().into_iter().filter(|sum| sum.abs() > 1_000_000_000).collect();
-    assert!(canaries.len() >= 100, "{} sums are too large to appear by chance", canaries.len());
-    let forms: Vec<_> = canaries.into_iter().flat_map(forms).collect();
-    let heads: HashSet<&[u8]> = forms.iter().map(|form| &form[..HEAD]).collect();
-    let search = |what: &str, shown: Vec<u8>| {
-        for (at, _) in shown.windows(HEAD).enumerate().filter(|(_, window)| heads.contains(window)) {
-            let leaked = forms.iter().find(|form| shown[at..].starts_with(form));
-            assert!(leaked.is_none(), "{what}: {:?}", leaked.map(|form| String::from_utf8_lossy(form)));
-        }
-    };
-    search("the log of the run", log.into_bytes());
-    let check = |what: &str| search(what, shown(&lab, &pipeline));
+    let canaries = Canaries::of(&state);
+    canaries.search("the log of the run", log.as_bytes());
+    let check = |what: &str| canaries.search(what, &shown(&lab, &pipeline));
     check("a sound directory");
     let files = [PRIVATE_LOG, "public.log", "checkpoint.a", "checkpoint.b"];
     for name in files.into_iter().filter(|name| state.join(name).exists()) {
@@ -151,6 +173,65 @@ fn no_output_contains_exact_sums_of_damaged_logs() {
         check(&format!("{name}, cut short"));
         std::fs::write(&path, sound).unwrap();
     }
+}
+
+/// The metrics, the page and its events, tables of CSV and Parquet.
+#[test]
+fn nothing_that_is_served_contains_exact_sums() {
+    let lab = Lab::new();
+    let sinks = "[[sinks]]\npath = 'tables'\nformat = 'parquet'\n[[sinks]]\npath = 'lines.ndjson'\n\
+                 [[views]]\nname = 'sums'\nestimate = 'moments'\nworkload = 'prefix'\n";
+    let source = "source = { path = '-', format = 'csv' }";
+    let pipeline = lab.write("p.toml", PIPELINE.replace("source.path = 'data.csv'", source) + sinks);
+    let state = lab.path("state");
+    let mut command = hushflow(["run", "--format", "csv", "--metrics", "127.0.0.1:0"]);
+    let mut run = command.arg(&pipeline).stdin(Stdio::piped()).spawn().unwrap();
+    let (metrics, lines) = served(&mut run);
+    let mut input = run.stdin.take().unwrap();
+    write!(input, "x,y\n{}", rows(5 * EPOCHS + 1)).unwrap();
+    await_until("all epochs are published", || releases(&state).len() == EPOCHS);
+    let get = |address: &str, path: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        let (status, body) = answer(send(address, &request));
+        assert_eq!(status, "HTTP/1.1 200 OK", "{path}: {body}");
+        body
+    };
+    let mut shown: String = ["/metrics", "/healthz", "/readyz"].map(|path| get(&metrics, path)).concat();
+    let mut page = hushflow(["tail", "--web", "127.0.0.1:0"]).arg(&state).spawn().unwrap();
+    let (address, _lines) = served(&mut page);
+    shown += &["/", "/page.js", "/page.css", "/healthz", "/about"].map(|path| get(&address, path)).concat();
+    for estimate in ["gaussian", "moments"] {
+        let about: Value =
+            serde_json::from_str(&get(&address, &format!("/about?estimate={estimate}"))).unwrap();
+        let groups = about["plot"]["groups"].as_array().unwrap();
+        let names = groups.iter().map(|group| group["name"].as_str().unwrap());
+        let readings = |name| get(&address, &format!("/readings?estimate={estimate}&of={name}&key=all"));
+        shown.extend(names.map(readings));
+        let request = format!("GET /events?estimate={estimate} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        let events = BufReader::new(send(&address, &request)).lines().map(Result::unwrap);
+        let last = format!("id: {EPOCHS}");
+        let mut ended = false;
+        shown.extend(events.take_while(|line| {
+            ended |= *line == last;
+            !(ended && line.is_empty())
+        }));
+    }
+    page.kill().unwrap();
+    page.wait().unwrap();
+    drop(input);
+    let ended = wait(run).succeeded();
+    let table = finish(hushflow(["tail", "--format", "csv"]).arg(&state)).succeeded().out;
+    shown = [shown, lines.collect(), ended.out, table].concat();
+    let mut shown = shown.into_bytes();
+    gather(&lab.path("tables"), &mut shown);
+    shown.extend(std::fs::read(lab.path("lines.ndjson")).unwrap());
+    for covered in
+        ["hushflow_rows", "<html", "\"epsilon\":", "\"epochs\":", "data: {", "epoch,start,key", "PAR1"]
+    {
+        let found = shown.windows(covered.len()).any(|part| part == covered.as_bytes());
+        assert!(found, "the search covers {covered}");
+    }
+    Canaries::of(&state).search("what is served", &shown);
 }
 
 #[test]

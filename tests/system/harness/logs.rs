@@ -67,6 +67,17 @@ pub(crate) fn logs(state: &Path) -> Vec<String> {
     logs
 }
 
+/// Appends the content of all files in a directory and below.
+pub(crate) fn gather(path: &Path, found: &mut Vec<u8>) {
+    for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => gather(&entry.path(), found),
+            Ok(kind) if kind.is_file() => found.extend(std::fs::read(entry.path()).unwrap_or_default()),
+            _ => {}
+        }
+    }
+}
+
 /// A frame of a log or a checkpoint (`docs/formats.md`).
 pub(crate) struct FramePosition {
     pub(crate) start: u64,

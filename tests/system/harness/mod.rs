@@ -18,7 +18,9 @@ use rustix::io::ioctl_fionread;
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub(crate) use logs::{FramePosition, PRIVATE_LOG, cut, frames, last_frame, logs, recorded, releases, sums};
+pub(crate) use logs::{
+    FramePosition, PRIVATE_LOG, cut, frames, gather, last_frame, logs, recorded, releases, sums,
+};
 pub(crate) use stream::{Assigned, Random, Stream, assigned, expected_sums, sums_of};
 
 /// Free memory above which the files of tests are kept in memory.

@@ -1,11 +1,13 @@
 //! The ways to log in to NATS, and that no secret is written anywhere.
 
-use std::path::Path;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command};
 
-use super::{certificates, get, text};
+use super::{certificates, connect, get, text};
 use crate::brokers::{BrokerStream, create_stream, skipped, to_nats};
-use crate::harness::{Lab, await_until, finish, releases, run, stop, wait};
-use crate::servers::{Server, installed};
+use crate::harness::{Lab, await_until, finish, gather, hushflow, releases, run, stop, wait};
+use crate::servers::{Server, free_port, installed};
 
 /// A user's NKey in the documentation of NATS, and its seed.
 const NKEY: &str = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4";
@@ -76,45 +78,62 @@ fn no_secret_is_written() {
     (0..1000).for_each(|row| to_nats(&case, server.port, &mut client, row));
     let pipeline = case.with_login(server.port, "nkey_env = 'SECRET_OF_NATS'");
     let sink = "\n[[sinks]]\npath = 'redis://127.0.0.1:1'\nstream = 's'\npassword_env = 'SECRET_OF_REDIS'\n\
-                [[views]]\nname = 'v'\nworkload = 'prefix'\n";
+                [[sinks]]\npath = 'tables'\nformat = 'parquet'\n[[views]]\nname = 'v'\nworkload = 'prefix'\n";
     std::fs::write(&pipeline, std::fs::read_to_string(&pipeline).unwrap() + sink).unwrap();
-    let address = format!("127.0.0.1:{}", crate::servers::free_port());
+    let address = format!("127.0.0.1:{}", free_port());
     let file = |name| text(case.lab.path(name));
+    let client = authority.client(&case.lab, None);
+    let start = |command: &mut Command| {
+        command.env("SECRET_OF_NATS", SEED).env("SECRET_OF_REDIS", "hidden-password");
+        command.args(["--tls-certificate", &file("server.pem"), "--tls-key", &file("server.key")]);
+        command.spawn().unwrap()
+    };
+    let mut written = Vec::new();
+    let mut end = |child: Child, served: Vec<String>| {
+        for name in ["cmdline", "comm", "status"] {
+            written.extend(std::fs::read(format!("/proc/{}/{name}", child.id())).unwrap());
+        }
+        stop(&child);
+        let ended = wait(child);
+        written.extend([served.concat(), ended.out, ended.err].concat().into_bytes());
+    };
     let mut command = run(&pipeline, &case.state(), 2);
-    command.env("SECRET_OF_NATS", SEED).env("SECRET_OF_REDIS", "hidden-password");
     command.args(["--log", "debug", "--log-format", "json", "--json", "--counters", "--metrics", &address]);
-    command.args(["--tls-certificate", &file("server.pem"), "--tls-key", &file("server.key")]);
-    let run = command.spawn().unwrap();
+    let run = start(&mut command);
     await_until("epochs are published", || releases(&case.state()).len() >= 3);
-    let answer = get(&authority.client(&case.lab, None), &address, "/metrics").unwrap();
-    assert!(answer.contains("hushflow_rows_closed"), "{answer}");
-    let mut written = answer.into_bytes();
-    for name in ["cmdline", "comm", "status"] {
-        written.extend(std::fs::read(format!("/proc/{}/{name}", run.id())).unwrap());
-    }
-    stop(&run);
-    let ended = wait(run);
-    written.extend([ended.out.into_bytes(), ended.err.into_bytes()].concat());
+    let paths = ["/metrics", "/healthz", "/readyz"];
+    end(run, paths.map(|path| get(&client, &address, path).unwrap()).into());
+    let state = file("state");
+    let mut command = hushflow(["serve", &text(pipeline), "--state", &state, "--web", &address]);
+    let page = start(&mut command);
+    await_until("the page is served", || TcpStream::connect(&address).is_ok());
+    let paths = ["/", "/page.js", "/page.css", "/about", "/readings?of=records", "/healthz", "/readyz"];
+    let mut served: Vec<String> = paths.map(|path| get(&client, &address, path).unwrap()).into();
+    let mut events = connect(&client, &address);
+    write!(events, "GET /events HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
+    let lines = BufReader::new(events).lines().map(Result::unwrap);
+    served.push(lines.take_while(|line| !line.starts_with("id: 2")).collect());
+    end(page, served);
+    written.extend(finish(&mut hushflow(["tail", &state, "--format", "csv"])).succeeded().out.into_bytes());
     gather(&case.state(), &mut written);
+    gather(&case.lab.path("tables"), &mut written);
     let key = std::fs::read_to_string(case.lab.path("server.key")).unwrap();
     let of_certificate = key.lines().nth(1).unwrap();
     for secret in [SEED, "hidden-password", of_certificate] {
         let found = written.windows(secret.len()).any(|part| part == secret.as_bytes());
         assert!(!found, "a secret of {} letters is written", secret.len());
     }
-    for public in ["hushflow_rows_closed", "redis://127.0.0.1:1", "--metrics"] {
+    let covered = [
+        "hushflow_rows_closed",
+        "redis://127.0.0.1:1",
+        "--metrics",
+        "--web",
+        "<html",
+        "\"horizon\":",
+        "data: {",
+    ];
+    for public in covered.into_iter().chain(["PAR1", "epoch,start,key"]) {
         let found = written.windows(public.len()).any(|part| part == public.as_bytes());
         assert!(found, "the search covers {public}");
-    }
-}
-
-/// Appends the content of all files.
-fn gather(path: &Path, written: &mut Vec<u8>) {
-    for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() => gather(&entry.path(), written),
-            Ok(kind) if kind.is_file() => written.extend(std::fs::read(entry.path()).unwrap_or_default()),
-            _ => {}
-        }
     }
 }
