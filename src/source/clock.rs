@@ -9,7 +9,7 @@ use super::{EpochMark, ResumePoint, RowCounters};
 use crate::pipeline::Source;
 
 /// First rows of epochs that a [`ClockState`] holds. With more, resumed runs read some rows again.
-const SENT_FIRSTS: usize = 64;
+pub(super) const SENT_FIRSTS: usize = 64;
 
 pub(super) struct EpochClock {
     schedule: Schedule,

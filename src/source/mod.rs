@@ -59,7 +59,8 @@ pub use crate::connect::SourceError;
 pub use crate::format::Defect;
 use ranges::RangeCursor;
 pub(crate) use ranges::{
-    ParsedRange, RangeExtent, RangeHandover, RangeParser, RangePlan, RangeResult, RangeSupply, RangeTaker,
+    HeldRecords, ParsedRange, RangeExtent, RangeHandover, RangeParser, RangePlan, RangeResult, RangeSupply,
+    RangeTaker,
 };
 pub use reader::SourceReader;
 pub(crate) use reader::{is_ranged, range_parsers, range_plan, shape};

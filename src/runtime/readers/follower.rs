@@ -39,10 +39,9 @@ impl Follower {
                 ReaderMessage::Parse(request) => ranges.parse(request),
                 ReaderMessage::Read(request) => partitions.read(request),
                 ReaderMessage::HandOver(handover) => {
-                    let Some((batches, result)) = ranges.take(*handover) else { return false };
+                    let Some((mut batches, result)) = ranges.take(*handover) else { return false };
                     // First the clock, because others wait for it.
                     post.send(0, ReaderMessage::HandBack(Box::new(result)));
-                    let mut batches = batches.into_iter().filter(|records| !records.is_empty());
                     batches.all(|records| dealer.send_records(records))
                 }
                 ReaderMessage::Taken(reader, closed) => match partitions.take(reader, closed) {

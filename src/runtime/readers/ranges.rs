@@ -14,12 +14,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
-use hushflow_operators::{Fault, Records};
+use hushflow_operators::Fault;
 
 use super::board::{OtherHolders, RangeBoard};
 use super::post::{MISMATCH, Post, PostBox, RangeRequest, ReaderMessage, WeakPost};
 use super::spawn;
-use crate::source::{ParsedRange, RangeHandover, RangeParser, RangePlan, RangeResult, RangeTaker};
+use crate::source::{
+    HeldRecords, ParsedRange, RangeHandover, RangeParser, RangePlan, RangeResult, RangeTaker,
+};
 
 /// Ranges that another process may have at a time, for each of its threads: one more than it
 /// parses, so that it need not wait for the next.
@@ -118,9 +120,9 @@ impl RangeFollower {
         self.requests.send(request).is_ok()
     }
 
-    /// Takes the rows of a range. Returns the records in batches, and what to send back; `None` if
-    /// it is not here.
-    pub(super) fn take(&mut self, handover: RangeHandover) -> Option<(Vec<Records>, RangeResult)> {
+    /// Takes the rows of a range. Returns the records, and what to send back; `None` if it is not
+    /// here.
+    pub(super) fn take(&mut self, handover: RangeHandover) -> Option<(HeldRecords, RangeResult)> {
         let range = self.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&handover.range)?;
         Some(self.taker.as_mut()?.take(handover, range))
     }

@@ -35,6 +35,8 @@ pub(crate) struct RangeCursor {
     current: Option<CurrentRange>,
     /// Whether the process that holds the current range has the clock.
     is_away: bool,
+    /// Whether values stay in the range when its rows are taken.
+    leaves_values: bool,
 }
 
 /// A range whose rows are being taken.
@@ -69,7 +71,23 @@ impl TakenRow {
 
 impl RangeCursor {
     pub(crate) fn new(plan: RangePlan, supply: Box<dyn RangeSupply>, first_row: u64) -> Self {
-        RangeCursor { plan, supply, first_row, next: 0, is_refused: false, current: None, is_away: false }
+        let (next, is_refused, is_away, leaves_values) = (0, false, false, false);
+        RangeCursor { plan, supply, first_row, next, is_refused, current: None, is_away, leaves_values }
+    }
+
+    /// Leaves values in the range when its rows are taken.
+    pub(super) fn leaving_values(self) -> Self {
+        RangeCursor { leaves_values: true, ..self }
+    }
+
+    /// Index in the range of the last record that was taken.
+    pub(super) fn last_record(&self) -> usize {
+        self.current.as_ref().map_or(0, |current| current.records.saturating_sub(1))
+    }
+
+    /// Returns the current range.
+    pub(super) fn into_range(self) -> Option<ParsedRange> {
+        self.current.map(|current| current.range)
     }
 
     /// Determines the way to get the next row, which has the number `row`. If the row must be read,
@@ -178,7 +196,7 @@ impl RangeCursor {
         })
     }
 
-    /// Returns the content of a row, and adds the values of a record to `values`.
+    /// Returns the content of a row, and adds the values of a record to `values`, unless they stay.
     pub(crate) fn content(&self, taken: &TakenRow, values: &mut Vec<f64>) -> RowContent {
         let ParsedRow { event, key, fate, .. } = taken.row;
         let (event, fate) = match fate {
@@ -191,8 +209,8 @@ impl RangeCursor {
         if let Some(CurrentRange { range: ParsedRange { held, .. }, .. }) = &self.current
             && taken.row.is_record()
         {
-            let start = taken.record * held.width;
-            values.extend_from_slice(&held.values[start..start + held.width]);
+            let width = if self.leaves_values { 0 } else { held.width };
+            values.extend_from_slice(&held.values[taken.record * width..][..width]);
             content.entity = held.entities.get(taken.record).copied();
             content.fingerprint = held.fingerprints.get(taken.record).copied();
         }

@@ -1,18 +1,25 @@
 //! Hands the clock of a source to the process that holds the next rows, and takes it back.
 //!
-//! Messages say nothing about rows by their length: the state has one length, there are as many
-//! marks as the public clock has closed epochs, and keys and epochs of records are padded to the
-//! number of rows.
+//! Messages say nothing about rows by their length. The state has one length. Keys and epochs of
+//! records are padded to the number of rows. How many marks close epochs together depends on event
+//! times, so marks are padded to the most that there can be: one for each epoch that the public
+//! clock has closed. A mark ends with an epoch that the clock has reached, or before the first row
+//! of a later epoch; so at most one for each row, and one for each first row: of the rows, and of
+//! those in the state.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use hushflow_operators::Records;
 use serde::{Deserialize, Serialize};
 
 use super::{ParsedRange, RangePlan, RangeSupply};
 use crate::pipeline::{Pipeline, Source};
-use crate::source::clock::ClockState;
-use crate::source::{BATCH_RECORDS, EpochMark, RangeCursor, RowCounters, RowSurvey, SourceReader};
+use crate::source::clock::{ClockState, SENT_FIRSTS};
+use crate::source::content::RowRules;
+use crate::source::{
+    BATCH_RECORDS, EpochMark, RangeCursor, ResumePoint, RowCounters, RowSurvey, SourceReader,
+};
 use crate::state::Position;
 
 /// All that later rows need to know about the rows before them. Private.
@@ -57,7 +64,7 @@ pub(crate) struct RangeHandover {
 /// What has become of the rows of a range.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct RangeResult {
-    /// Closed epochs, and the counters then.
+    /// Closed epochs, and the counters then; behind them, padding that closes epoch 0.
     pub(super) marks: VecDeque<(EpochMark, RowCounters)>,
     /// Keys and epochs of the records, if they are needed; behind them, as many of epoch 0 as rows
     /// hold none.
@@ -65,7 +72,7 @@ pub(crate) struct RangeResult {
     /// The state after the last row that was taken.
     pub(super) state: ReaderState,
     /// Why a row can't be taken.
-    fault: Option<String>,
+    pub(super) fault: Option<String>,
 }
 
 /// What another process has come to and this one has not reported yet.
@@ -106,7 +113,8 @@ impl SourceReader {
 
     /// Takes the clock back after rows that another process has taken.
     pub(in crate::source) fn take_back(&mut self, result: RangeResult) {
-        let RangeResult { marks, mut records, state, fault } = result;
+        let RangeResult { mut marks, mut records, state, fault } = result;
+        marks.retain(|(mark, _)| mark.epoch > 0);
         let number = records.epochs.partition_point(|&epoch| epoch > 0);
         records.keys.truncate(number);
         records.epochs.truncate(number);
@@ -132,44 +140,87 @@ impl RangeTaker {
     }
 
     /// Takes the rows of a range, as one reader would after the rows before them. Returns the
-    /// records in batches, and what to send back.
-    pub(crate) fn take(
-        &mut self,
-        handover: RangeHandover,
-        range: ParsedRange,
-    ) -> (Vec<Records>, RangeResult) {
+    /// records, and what to send back.
+    pub(crate) fn take(&mut self, handover: RangeHandover, range: ParsedRange) -> (HeldRecords, RangeResult) {
         let RangeHandover { plan, start, state, .. } = handover;
         let (RangeTaker(reader), rows, needs_records) = (self, range.extent.rows, state.needs_records);
         reader.restore(state);
         reader.survey.unlisted_keys.clear();
         reader.rows.park(start);
-        reader.ranges = Some(RangeCursor::new(plan, Box::new(OneRange(Some(range))), 0));
-        let (mut batches, mut marks, mut fault) = (Vec::new(), VecDeque::new(), None);
+        let cursor = RangeCursor::new(plan, Box::new(OneRange(Some(range))), 0);
+        reader.ranges = Some(cursor.leaving_values());
+        let closed = reader.epochs.closed();
+        let (mut kept, mut marks, mut fault) = (Vec::new(), VecDeque::new(), None);
         for _ in 0..rows {
             if reader.has_ended() {
                 break;
             }
-            if let Err(error) = reader.advance() {
+            let (records, taken) = (reader.batch.len(), reader.advance());
+            if reader.batch.len() > records {
+                kept.extend(reader.ranges.as_ref().map(RangeCursor::last_record));
+            }
+            if let Err(error) = taken {
                 fault = Some(error.to_string());
                 break;
             }
             marks.extend(std::iter::from_fn(|| reader.mark()));
-            if reader.batch.len() >= BATCH_RECORDS {
-                batches.push(reader.take_batch().records);
-            }
         }
-        batches.push(reader.take_batch().records);
+        let most = (reader.epochs.closed() - closed).min(2 * rows + SENT_FIRSTS as u64);
+        let (resume, read) = (ResumePoint::START, Position::START);
+        let padding = EpochMark { epoch: 0, due: 0, resume, rows: 0, read };
+        let most = usize::try_from(most).unwrap_or(0).max(marks.len());
+        marks.resize(most, (padding, RowCounters::default()));
+        let taken = reader.take_batch().records;
         let mut records = Records::default();
         if needs_records {
-            for batch in &batches {
-                records.keys.extend(&batch.keys);
-                records.epochs.extend(&batch.epochs);
-            }
+            (records.keys, records.epochs) = (taken.keys.clone(), taken.epochs.clone());
             let rows = usize::try_from(rows).unwrap_or(0).max(records.len());
             records.keys.resize(rows, 0);
             records.epochs.resize(rows, 0);
         }
-        (batches, RangeResult { marks, records, state: reader.state(), fault })
+        let result = RangeResult { marks, records, state: reader.state(), fault };
+        let range = reader.ranges.take().and_then(RangeCursor::into_range).unwrap_or_default();
+        (HeldRecords { range, kept, records: taken, given: 0, rules: Arc::clone(&reader.rules) }, result)
+    }
+}
+
+/// The records of a range, in batches. Their values are copied batch by batch, because a batch that
+/// is soon given away and freed needs no fresh memory.
+pub(crate) struct HeldRecords {
+    range: ParsedRange,
+    /// Indices of these records in the range.
+    kept: Vec<usize>,
+    /// The records without values.
+    records: Records,
+    /// Number of records that were returned.
+    given: usize,
+    rules: Arc<RowRules>,
+}
+
+impl Iterator for HeldRecords {
+    type Item = Records;
+
+    fn next(&mut self) -> Option<Records> {
+        let (from, to) = (self.given, self.kept.len().min(self.given + BATCH_RECORDS));
+        if from == to {
+            return None;
+        }
+        self.given = to;
+        let Records { keys, epochs, entities, positions, .. } = &self.records;
+        let held = &self.range.held;
+        let mut values = Vec::with_capacity((to - from) * held.width);
+        for (&record, &key) in self.kept[from..to].iter().zip(&keys[from..to]) {
+            let start = values.len();
+            values.extend_from_slice(&held.values[record * held.width..][..held.width]);
+            self.rules.key_bounds.scale(key, &mut values[start..]);
+        }
+        Some(Records {
+            keys: keys[from..to].to_vec(),
+            epochs: epochs[from..to].to_vec(),
+            values,
+            entities: entities.get(from..to).unwrap_or_default().to_vec(),
+            positions: positions.get(from..to).unwrap_or_default().to_vec(),
+        })
     }
 }
 

@@ -46,8 +46,8 @@ use crate::connect::FileCut;
 use crate::state::Position;
 
 pub(super) use cursor::{RangeCursor, RowAccess, TakenRow};
+pub(crate) use handover::{HeldRecords, RangeHandover, RangeResult, RangeTaker};
 pub(super) use handover::{LeapNotice, ReturnedRows};
-pub(crate) use handover::{RangeHandover, RangeResult, RangeTaker};
 pub(crate) use parser::RangeParser;
 use pool::{Pool, PooledVec};
 

@@ -72,7 +72,7 @@ impl RangeSupply for InTurn {
         let range = self.held.take().expect("a range that was parsed");
         let (records, result) = self.taker.take(sent(&handover), range);
         // The receiver is there as long as the reader.
-        let _ = self.taken.send(records);
+        let _ = self.taken.send(records.collect());
         self.result = Some(bincode::serialize(&result).unwrap());
     }
 
@@ -122,13 +122,15 @@ impl Outcome {
                 Ok(SourceEvent::Batch(batch)) => {
                     outcome.add(&batch.records);
                     let mut listed = batch.elsewhere;
-                    for records in taken.try_iter().flatten() {
+                    for range in taken.try_iter() {
                         outcome.elsewhere += 1;
-                        outcome.add(&records);
-                        let rest = listed.keys.split_off(records.len());
-                        assert_eq!(std::mem::replace(&mut listed.keys, rest), records.keys);
-                        let rest = listed.epochs.split_off(records.len());
-                        assert_eq!(std::mem::replace(&mut listed.epochs, rest), records.epochs);
+                        for records in range {
+                            outcome.add(&records);
+                            let rest = listed.keys.split_off(records.len());
+                            assert_eq!(std::mem::replace(&mut listed.keys, rest), records.keys);
+                            let rest = listed.epochs.split_off(records.len());
+                            assert_eq!(std::mem::replace(&mut listed.epochs, rest), records.epochs);
+                        }
                     }
                     assert!(listed.is_empty() && listed.epochs.is_empty());
                 }
@@ -403,8 +405,11 @@ fn rows_of_parquet_and_packed_files_are_parsed_ahead() {
 /// Whatever the rows hold: how many records there are, and how far their epochs are ahead.
 #[test]
 fn the_length_of_a_message_follows_from_the_number_of_rows() {
-    let lengths = |kinds: [u32; 3], events: u32| {
-        let rows: Vec<_> = (0..300).map(|row| (row % events, 400, kinds[row as usize % 3])).collect();
+    let mut marks = Vec::new();
+    let mut lengths = |kinds: [u32; 3], events: u32| {
+        let mut rows: Vec<_> = (0..300).map(|row| (row % events, 400, kinds[row as usize % 3])).collect();
+        // The last row closes many epochs.
+        rows[299] = (0, 1400, 0);
         let setting = ARRIVAL.replace("length = '9s'", "length = '1s'").replace("400s", "9d");
         let setting = setting.replace("horizon = 60", "horizon = 1000").replace("11s", "900s");
         let case = Case::new(&[("a.csv", csv(&rows, "\n"))], &setting);
@@ -417,11 +422,31 @@ fn the_length_of_a_message_follows_from_the_number_of_rows() {
         let handover = RangeHandover { range: 0, plan: plan.of_one(0), start, state };
         let before = bincode::serialized_size(&handover).unwrap();
         let (_, result) = RangeTaker::new(read).unwrap().take(handover, range);
-        assert!(result.state.counters.rows == 300 && result.marks.is_empty());
+        marks.push(result.marks.iter().filter(|(mark, _)| mark.epoch > 0).count());
+        assert!(result.state.counters.rows == 300 && result.fault.is_none());
         (before, bincode::serialized_size(&result).unwrap())
     };
     let expected = lengths([0, 0, 0], 300);
     for (kinds, events) in [([0, 0, 0], 1), ([0, 7, 3], 200), ([7, 7, 7], 30), ([4, 5, 0], 100)] {
         assert_eq!(lengths(kinds, events), expected, "{kinds:?} {events}");
+    }
+    assert!(marks[0] > 100 && marks.contains(&1), "{marks:?} marks");
+}
+
+/// With more open epochs than the state of a clock holds, a resumed run reads some rows again, and
+/// misses none.
+#[test]
+fn no_record_is_missed_however_many_epochs_are_open() {
+    let setting = ARRIVAL.replace("length = '9s'", "length = '1s'").replace("11s", "200s");
+    let rows: Vec<_> = (0..500).map(|row| (row, row * 37 % 90, 0)).collect();
+    let case = Case::new(&[("a.csv", csv(&rows, "\n"))], &setting.replace("horizon = 60", "horizon = 1000"));
+    let one = case.one_reader(ResumePoint::START, 0);
+    let found = case.in_ranges((600, 1), true, ResumePoint::START, 0);
+    assert!(found.elsewhere > 10 && found.records == one.records && found.counters == one.counters);
+    assert!(found.marks != one.marks, "at most 64 epochs were open");
+    for mark in found.marks.iter().step_by(7) {
+        let rest = case.one_reader(mark.resume, mark.epoch).records;
+        let later = one.records.range(mark.epoch + 1..);
+        assert!(rest.iter().eq(later), "resumed after epoch {}", mark.epoch);
     }
 }
