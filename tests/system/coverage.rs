@@ -176,8 +176,8 @@ impl Shares {
 }
 
 /// At most 5.2 standard errors below 93 %, for lines that are independent. Numbers of one line are
-/// not, so a share counts as one of a number for each line. As intervals hold at about 95 %, a false
-/// alarm of any share has a probability below 10⁻⁶. The seeds are fixed.
+/// not, so a share counts as one of a number for each line. As intervals hold at about 95 %, a
+/// false alarm of any share has a probability below 10⁻⁶. The seeds are fixed.
 #[test]
 #[ignore = "slow"]
 fn printed_intervals_hold_by_flag() {

@@ -150,7 +150,10 @@ fn histograms_are_forecast_and_need_what_they_show() {
     let text = String::from_utf8(one.expect("hushflow runs").stdout).expect("text");
     // Lines are wrapped.
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains("has standard deviation") && text.contains("moments by 11.8 %"), "{text}");
+    assert!(
+        text.contains("each bin of the histograms is known to ± ") && text.contains("moments by 11.8 %"),
+        "{text}"
+    );
 
     let check = |more: &str, parts: &[&str]| {
         finish(hushflow(["check"]).arg(pipeline(&lab, more))).failed(2, parts);

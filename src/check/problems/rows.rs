@@ -38,8 +38,8 @@ const OUT_OF_BOUNDS: &str = "values out of bounds";
 /// problem.
 const LEAST_STRETCH: u64 = 40;
 
-/// One in this many rows or values must be in such a stretch: a shorter outage is no reason to doubt
-/// the source.
+/// One in this many rows or values must be in such a stretch: a shorter outage is no reason to
+/// doubt the source.
 const STRETCH_SHARE: u64 = 4;
 
 /// Minimum number of rows at the start of a source, all without a value of a column, that is a
