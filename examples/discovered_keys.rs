@@ -149,7 +149,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             let thresholds: Vec<f64> = (1..=most).map(of).collect::<Result<_, _>>()?;
             let threshold = thresholds.into_iter().fold(0.0, f64::max);
             let weighted = beyond(&totals(&people, most, weight), threshold, deviation, random);
-            let stream = [1, 12, 100].map(|epochs| found(&people, (most, epochs), (multiplier, OF_KEYS), random));
+            let stream =
+                [1, 12, 100].map(|epochs| found(&people, (most, epochs), (multiplier, OF_KEYS), random));
             let stream: Vec<_> = stream.into_iter().collect::<Result<_, _>>()?;
             let stream: Vec<_> = stream.iter().map(ToString::to_string).collect();
             println!("{exponent},{occurring},{most},{gaussian},{weighted},{}", stream.join(","));
@@ -185,7 +186,8 @@ fn beside_dp_sqlp(number: usize) -> Result<(), Box<dyn Error>> {
     let of_noise = delta - (1.0 + epsilon.exp()) * of_keys;
     let multiplier = gaussian::noise_multiplier(Epsilon::new(epsilon)?, Delta::new(of_noise)?).value();
     let random = &mut NoiseSource::Seeded(7).generator(1, 0)?;
-    let (records, keys) = (ZipfMandelbrot::new(100_000, 26.0, 6.738), ZipfMandelbrot::new(1_000_000, 1000.0, 1.4));
+    let (records, keys) =
+        (ZipfMandelbrot::new(100_000, 26.0, 6.738), ZipfMandelbrot::new(1_000_000, 1000.0, 1.4));
     let mut people = Vec::with_capacity(number);
     for _ in 0..number {
         let records = records.sample(random)?.min(MOST as u32);

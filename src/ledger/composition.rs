@@ -233,8 +233,8 @@ mod tests {
     #[test]
     fn the_first_entry_decides_how_a_budget_adds_up() {
         let (one, two, half) = (gaussian(1.0, 1e-6), sampled(), gaussian(0.5, 1e-6));
-        assert!(ledger(&[two.clone()], (1.7, 1e-6)).is_ok());
-        assert!(ledger(&[two.clone()], (1.69, 1e-6)).is_err());
+        assert!(ledger(std::slice::from_ref(&two), (1.7, 1e-6)).is_ok());
+        assert!(ledger(std::slice::from_ref(&two), (1.69, 1e-6)).is_err());
         assert!(ledger(&[two.clone(), one.clone()], (2.7, 2e-6)).is_ok());
         assert!(ledger(&[two.clone(), one.clone()], (2.7, 1.9e-6)).is_err(), "δ adds up");
         assert!(ledger(&[two.clone(), one.clone()], (2.69, 2e-6)).is_err(), "ε adds up");

@@ -131,8 +131,8 @@ fn killed_runs_toss_no_coin_twice() {
     assert_eq!(taken.len(), passes * STEPS);
     let mut bins = Vec::new();
     for pass in taken.chunks(STEPS) {
-        for row in 0..ROWS {
-            let steps: Vec<_> = (0..STEPS).filter(|&step| pass[step][row]).collect();
+        let steps_of = |row: usize| -> Vec<_> { (0..STEPS).filter(|&step| pass[step][row]).collect() };
+        for (row, steps) in (0..ROWS).map(steps_of).enumerate() {
             assert_eq!(steps.len(), 1, "row {row} took part in the steps {steps:?} of a pass");
             bins.extend(steps);
         }
@@ -243,7 +243,8 @@ fn readers_take_logs_without_counts() {
         let text = LINEAR.replace("zero-out", neighbours).replace("'poisson'", "'balls-in-bins'");
         let pipeline = lab.write("pipeline.toml", text);
         let state = lab.path(neighbours);
-        let ended = finish(hushflow(["train", "--json"]).arg(&pipeline).arg("--state").arg(&state)).succeeded();
+        let ended =
+            finish(hushflow(["train", "--json"]).arg(&pipeline).arg("--state").arg(&state)).succeeded();
         let model = ended.json().pop().expect("a model");
         assert!((1.999..=2.0).contains(&number(&model["epsilon"])), "{model}");
         let counts: Vec<i128> = releases(&state).iter().map(|step| step.values[0]).collect();
@@ -251,7 +252,10 @@ fn readers_take_logs_without_counts() {
         finish(hushflow(["verify"]).arg(&state)).succeeded();
         finish(hushflow(["tail", "--json"]).arg(&state)).succeeded();
         // The rows must stay those of the key.
-        lab.write("data.csv", std::fs::read_to_string(lab.path("data.csv")).unwrap().replacen("-1,0", "1,0", 1));
+        lab.write(
+            "data.csv",
+            std::fs::read_to_string(lab.path("data.csv")).unwrap().replacen("-1,0", "1,0", 1),
+        );
         let mut again = hushflow(["train"]);
         finish(again.arg(&pipeline).arg("--state").arg(&state)).failed(1, &["the rows are not those"]);
     }
