@@ -211,7 +211,7 @@ mod tests {
     fn sampled() -> Charge {
         let participation = RandomParticipation::Poisson { rate: 0.02, steps: 250 };
         let contributions = RandomContributions { participation, noise_multiplier: 1.2 };
-        let (cover, variation) = contributions.gaussian_cover(Neighbours::ZeroOut, 1e-11).unwrap();
+        let (cover, variation) = contributions.gaussian_cover(Neighbours::ZeroOut, 1e-35).unwrap();
         Charge {
             noise_multiplier: cover.value(),
             total_variation: variation,
@@ -242,7 +242,7 @@ mod tests {
         let refused = ledger(&[one.clone(), two.clone()], (4.0, 1e-4)).unwrap_err();
         assert!(matches!(refused, LedgerRefusal::Exceeded(exceeded) if exceeded.sampled));
         // Without secrecy the run would cost the ε of its cover.
-        let cover = ledger(&[one, two.clone()], (20.0, 1e-4)).unwrap();
+        let cover = ledger(&[one, two.clone()], (60.0, 1e-4)).unwrap();
         let spent = cover.composition(&two.adjacency()).unwrap();
         assert!(spent.guarantees() == (0.0, 0.0) && spent.mu() > two.noise_multiplier.recip());
     }
@@ -252,7 +252,7 @@ mod tests {
     fn losses_of_random_batches_compose() {
         let (delta, about) = (Delta::new(1e-6).unwrap(), sampled().adjacency());
         let epsilon = |charges: &[Charge]| {
-            let ledger = ledger(charges, (100.0, 0.1)).unwrap();
+            let ledger = ledger(charges, (60.0, 0.1)).unwrap();
             ledger.epsilon(&about, delta).unwrap().unwrap()
         };
         let (alone, other) = (epsilon(&[sampled()]), epsilon(&[gaussian(1.0, 1e-6)]));
