@@ -1,8 +1,8 @@
 //! `hushflow train` with batches that are drawn at random: the stated ε is that of the amplified
 //! accounting, and coins are secret, fresh, of the stated probability, and never tossed twice.
 //!
-//! Half of the rows have the gradient (ζ, 0), and half (0, ζ). At ε = 30 the noise is below one row,
-//! so releases show how many rows of each half took part in each step.
+//! Half of the rows have the gradient (ζ, 0), and half (0, ζ). At ε = 30 the noise is below one
+//! row, so releases show how many rows of each half took part in each step.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -113,8 +113,8 @@ fn poisson_batches_are_fresh_and_have_their_probability() {
 }
 
 /// Kills runs at random moments, most of them within a pass. Every row takes part once in each
-/// pass, as it does in a run that nobody killed. Rows that were assigned anew after a kill would change
-/// the sum of a pass by about 60, and the noise changes it by about 2.
+/// pass, as it does in a run that nobody killed. Rows that were assigned anew after a kill would
+/// change the sum of a pass by about 60, and the noise changes it by about 2.
 #[test]
 fn killed_runs_toss_no_coin_twice() {
     let passes = 30;
