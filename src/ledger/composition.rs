@@ -23,7 +23,7 @@
 //! releases. No theorem for such choices is known for privacy loss distributions: which pair comes
 //! next would depend on losses. So a training run with random batches, whose μ² is that of batches
 //! in order or more, would get nothing for their secrecy. If such a run is the *first* entry of a
-//! ledger, then the budget adds up the ε and the δ of all entries instead, which is valid for
+//! ledger, then the budget adds up the δ of all entries and their ε at it instead, which is valid for
 //! entries that are chosen adaptively (Rogers, Roth, Ullman & Vadhan 2016, on filters). The first
 //! entry is fixed before anything is released, so nobody chooses the rule after seeing a loss.
 
@@ -239,6 +239,11 @@ mod tests {
         assert!(ledger(&[two.clone(), one.clone()], (2.7, 1.9e-6)).is_err(), "δ adds up");
         assert!(ledger(&[two.clone(), one.clone()], (2.69, 2e-6)).is_err(), "ε adds up");
         assert!(ledger(&[two.clone(), half.clone(), half.clone()], (2.7, 3e-6)).is_ok());
+        let windows = Charge { noise_multiplier: one.noise_multiplier / 2.0, ..one.clone() };
+        assert!(
+            ledger(&[two.clone(), windows], (2.7, 2e-6)).is_err(),
+            "the noise counts, not what is stated"
+        );
         let refused = ledger(&[one.clone(), two.clone()], (4.0, 1e-4)).unwrap_err();
         assert!(matches!(refused, LedgerRefusal::Exceeded(exceeded) if exceeded.sampled));
         // Without secrecy the run would cost the ε of its cover.
