@@ -25,7 +25,7 @@
 //! in order or more, would get nothing for their secrecy. If such a run is the *first* entry of a
 //! ledger, then the budget adds up the δ of all entries and their ε at it instead. That is valid
 //! for entries that are chosen adaptively (Rogers, Roth, Ullman & Vadhan 2016, on filters). The
-//! first entry is fixed before anything is released, so nobody chooses the rule after seeing a loss.
+//! first entry is fixed before anything is released, so nobody chooses the rule after a loss.
 
 use super::{Charge, CompositionError, Ledger};
 use hushflow_mechanism::accounting::adjacency::Adjacency;
