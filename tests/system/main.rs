@@ -3,8 +3,8 @@
 //! of it.
 //!
 //! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `query`, `train`, `sampled`,
-//!   `audit`, `reproduction`, `estimates`, `adam`, `pca`, `densities`, `weights`, `lines`, `examples`,
-//!   `init`.
+//!   `audit`, `reproduction`, `estimates`, `adam`, `pca`, `densities`, `weights`, `lines`,
+//!   `examples`, `init`.
 //! - Releases: `methods`, `by_column`, `discovery`, `windows`, `overlapping`, `window_columns`,
 //!   `entities`, `workers`, `statistics`.
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,
