@@ -240,14 +240,14 @@ impl LedgerAccount {
         self.composition.as_ref().ok()?.1
     }
 
-    /// Returns whether the budget adds up the ε and the δ of the entries, since the first of them is
-    /// a training run with random batches.
+    /// Returns whether the budget adds up the ε and the δ of the entries, since the first of them
+    /// is a training run with random batches.
     pub fn adds_guarantees(&self) -> bool {
         self.book.ledger.rule(None) == BudgetRule::Guarantees
     }
 
-    /// Returns the δ of [`left`](Self::left): that of the budget, or what is left of it where δ adds
-    /// up.
+    /// Returns the δ of [`left`](Self::left): that of the budget, or what is left of it where δ
+    /// adds up.
     pub fn left_delta(&self) -> Option<f64> {
         let budget = self.book.ledger.budget.as_ref()?;
         let spent = self.book.ledger.composition(&budget.adjacency()).ok()?;

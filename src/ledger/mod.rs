@@ -266,7 +266,13 @@ impl Charge {
         let spending = match rule {
             BudgetRule::Gaussian => self.spending()?,
             BudgetRule::Guarantees => {
-                Spending::of_guarantee(Epsilon::new(self.epsilon)?, Delta::new(self.delta)?)?
+                let delta = Delta::new(self.delta)?;
+                // The stated ε of overlapping windows is that of one window.
+                let epsilon = match self.sampled {
+                    Some(_) => Some(Epsilon::new(self.epsilon)?),
+                    None => self.spending()?.epsilon(delta),
+                };
+                Spending::of_guarantee(epsilon.ok_or(AccountingError::Overspent)?, delta)?
             }
         };
         Ok(spending.over_steps(self.steps_to(target, nesting)?)?)

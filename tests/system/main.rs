@@ -2,9 +2,9 @@
 //! because linking is most of the cost of a test. `cargo test --test system kills` runs one module
 //! of it.
 //!
-//! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `query`, `train`, `audit`,
-//!   `reproduction`, `estimates`, `adam`, `pca`, `densities`, `weights`, `lines`, `examples`,
-//!   `init`.
+//! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `query`, `train`, `sampled`,
+//!   `audit`, `reproduction`, `estimates`, `adam`, `pca`, `densities`, `weights`, `lines`,
+//!   `examples`, `init`.
 //! - Releases: `methods`, `by_column`, `discovery`, `windows`, `overlapping`, `window_columns`,
 //!   `entities`, `workers`, `statistics`.
 //! - Sources: `input`, `checks`, `mistakes`, `changed`, `parquet`, `growing`, `sockets`, `brokers`,

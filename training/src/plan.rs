@@ -8,7 +8,7 @@
 //!   in k passes every record takes part k times, exactly b steps apart (`k×b`). The number of
 //!   records in a step is public, and the guarantee does not rely on random batches.
 //! - Other schemes draw batches of m records on average
-//!   ([`sampling`](hushflow_mechanism::sampling)), and the guarantee requires that the batches are secret
+//!   ([`sampling`](hushflow_mechanism::sampling)). The guarantee requires that they are secret
 //!   ([`amplification`](hushflow_mechanism::accounting::amplification)). They need a strategy with
 //!   bands whose encoder is exact. The number of records in a step is private.
 

@@ -35,8 +35,8 @@
 //! `P'(S) − e^ε Q'(S) ≤ E_P' (1 − e^(ε−L))₊ ≤ δ_G(ε − E)`, with L the total loss. ∎
 //!
 //! # Exact sums, rounded up
-//! μ_i² and ε_j are stored as integers in units of 2⁻⁹⁶, τ_i and δ_j in units of 2⁻¹²⁷, each rounded
-//! up once. So sums are exact, do not depend on their order, and are never below the truth.
+//! μ_i² and ε_j are stored as integers in units of 2⁻⁹⁶, τ_i and δ_j in units of 2⁻¹²⁷, each
+//! rounded up once. So sums are exact, do not depend on their order, and are never below the truth.
 
 use super::{
     AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, discrete::Discreteness, gaussian, least,
@@ -203,9 +203,9 @@ impl Spending {
     /// Returns an upper bound of the least ε for this δ; `None` where the total variation uses up
     /// δ.
     ///
-    /// With ε' = ε − E the derivative of δ(ε) is −e^ε'(Q(ε'/μ + μ/2) − e^E τ). So δ falls as long as
-    /// Q(ε'/μ + μ/2) > e^E τ and rises after that point: the solution lies before that point or does
-    /// not exist.
+    /// With ε' = ε − E the derivative of δ(ε) is −e^ε'(Q(ε'/μ + μ/2) − e^E τ). So δ falls as long
+    /// as Q(ε'/μ + μ/2) > e^E τ and rises after that point: the solution lies before that point or
+    /// does not exist.
     pub fn epsilon(self, delta: Delta) -> Option<Epsilon> {
         let enough = |epsilon| self.delta(Epsilon(epsilon)) <= delta.value();
         let rising = |epsilon| match self.beside_guarantees(epsilon) {

@@ -45,8 +45,8 @@ impl RandomContributions {
 }
 
 impl RandomContributions {
-    /// Returns the noise multiplier of one Gaussian mechanism that reveals at least as much, and the
-    /// total variation to add for it, at most `variation`.
+    /// Returns the noise multiplier of one Gaussian mechanism that reveals at least as much, and
+    /// the total variation to add for it, at most `variation`.
     ///
     /// Given the steps in which the record takes part, the same in both streams, the release is a
     /// Gaussian mechanism. Its μ² is the number of these steps times the squared distance of

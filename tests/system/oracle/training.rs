@@ -177,8 +177,6 @@ fn rows_leave_no_trace_in_steps_that_did_not_draw_them() {
     for (model, optimiser, sampling, neighbours, release, [one, other], least) in [
         ("gradients", "sgd", "poisson", in_place, "", [GRADIENT, OPPOSITE_GRADIENT], 0.99),
         ("gradients", "sgd", "balls-in-bins", "zero-out", "", [GRADIENT, BLANK], 0.99),
-        ("linear", "momentum", "balls-in-bins", in_place, "schedule = 'cosine:1'", [WORST, OPPOSITE], 0.9),
-        ("logistic", "dp-adam", "poisson", "zero-out", "strategy = 'identity'", [WORST, MALFORMED], 0.2),
         ("softmax", "jme", "poisson", "zero-out", "", [WORST, BLANK], 0.2),
     ] {
         let text = pipeline(model, (optimiser, sampling), neighbours, release);
