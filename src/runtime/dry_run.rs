@@ -183,6 +183,9 @@ impl Rehearsal {
         if self.has_checked_first_rows && is_new && self.problems.is_empty() {
             let surveys = self.surveys(readers);
             self.problems = self.judge.judge(&surveys.iter().collect::<Vec<_>>());
+            for problem in &mut self.problems {
+                problem.message = format!("among the latest rows, {}", problem.message);
+            }
             self.note_stop(published);
         }
     }

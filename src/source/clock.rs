@@ -240,12 +240,13 @@ impl EpochClock {
         (self.leaps, self.first_leap) = (0, None);
         if let Schedule::ByTime(_) = self.schedule {
             let epoch = self.schedule.least_epoch(arrival, Clock { time: arrival, ..Clock::START });
+            let oldest_open = if self.has_begun() { self.schedule.oldest_open(self.clock) } else { 1 };
             match u64::try_from(epoch) {
                 Ok(epoch) if epoch > self.schedule.horizon() => counters.past_clock += 1,
-                Ok(epoch) if epoch > 0 => {
-                    let is_closed = self.has_begun() && epoch < self.schedule.oldest_open(self.clock);
-                    counters.behind_clock += u64::from(is_closed);
-                }
+                Ok(epoch) if epoch > 0 => counters.behind_clock += u64::from(epoch < oldest_open),
+                // Once the first epoch is closed, a row from before it shows a clock that falls
+                // back, and not a wrong start.
+                _ if oldest_open > 1 => counters.behind_clock += 1,
                 _ => counters.early_clock += 1,
             }
         }
@@ -337,6 +338,21 @@ mod tests {
                 clock.end_row();
                 assert_eq!(clock.reads_again(), is_old, "{arrival}");
             }
+        }
+    }
+
+    /// A row from before the first epoch is early until that epoch is closed. Then the clock has
+    /// fallen back.
+    #[test]
+    fn the_clock_falls_back_to_before_the_first_epoch() {
+        let mut clock = EpochClock::new(&source(), ResumePoint::START, 0, false);
+        let mut counters = RowCounters::default();
+        for (arrival, early, behind) in [(-5, 1, 0), (4, 1, 0), (-5, 2, 0), (23, 2, 0), (-5, 2, 1), (4, 2, 2)]
+        {
+            clock.begin_row();
+            clock.advance(arrival * 1_000_000, &mut counters);
+            clock.end_row();
+            assert_eq!((counters.early_clock, counters.behind_clock), (early, behind), "{arrival}");
         }
     }
 }

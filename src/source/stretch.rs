@@ -24,7 +24,7 @@ pub struct Stretches {
     pub uncounted: Stretch,
     /// Rows whose clock value is of an epoch that rows before them have closed. Public.
     pub behind_clock: Stretch,
-    /// Whether a row was not before the first epoch.
+    /// Whether most rows of a block were not before the first epoch.
     has_begun: bool,
 }
 
@@ -48,7 +48,9 @@ impl Stretches {
         let block = counters.since(&self.last);
         let early = if self.has_begun { 0 } else { block.before_start };
         let uncounted = block.uncounted() - block.leaping_clock - block.after_horizon - early;
-        self.has_begun |= block.before_start < block.rows;
+        // Rows that don't count for another reason say nothing about their times.
+        let timed = (block.rows + block.before_start).saturating_sub(block.uncounted());
+        self.has_begun |= 2 * block.before_start < timed;
         self.uncounted.note(2 * uncounted > block.rows, &self.last, counters);
         self.behind_clock.note(2 * block.behind_clock > block.rows, &self.last, counters);
         self.last = *counters;
@@ -113,6 +115,15 @@ mod tests {
         for row in 1..=400 {
             counters.rows = row;
             counters.before_start += u64::from(row <= 200 || (301..=340).contains(&row));
+            stretches.note(&counters);
+        }
+        assert_eq!((stretches.uncounted.before, stretches.uncounted.counters.rows), (300, 40));
+        // One row in twenty has an unlisted key.
+        let (mut stretches, mut counters) = (Stretches::default(), RowCounters::default());
+        for row in 1..=400 {
+            counters.rows = row;
+            counters.unknown_key += u64::from(row % 20 == 3);
+            counters.before_start += u64::from(row % 20 != 3 && (row <= 200 || (301..=340).contains(&row)));
             stretches.note(&counters);
         }
         assert_eq!((stretches.uncounted.before, stretches.uncounted.counters.rows), (300, 40));

@@ -2,9 +2,9 @@
 //!
 //! A document holds at most about [`READINGS`] readings: the more keys and series, the fewer
 //! epochs. The epochs are evenly spaced and include the newest. All readers share the documents, of
-//! which the last [`MAX_DOCUMENTS`] used are kept. A document is computed again after the log has grown, but
-//! not before a pause of [`PAUSE_FACTOR`] times the last computation. So a page takes a bounded share of
-//! the processor, for any number of readers.
+//! which the last [`MAX_DOCUMENTS`] used are kept. A document is computed again after the log has
+//! grown, but not before a pause of [`PAUSE_FACTOR`] times the last computation. So a page takes a
+//! bounded share of the processor, for any number of readers.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -298,7 +298,7 @@ fn a_later_budget_binds_runs_that_have_paid() {
     data.run(&data.pipeline("first", "[ledger]\ndirectory = 'shared'\ndata_set = 'stream'\n", ("", "")))
         .succeeded();
     let tight = BUDGET.replace("1.5", "0.5");
-    let parts = ["(0.5, 1e-6)", "1 with this pipeline, spends (1.000000, 1e-6)"];
+    let parts = ["(0.5, 1e-6)", "1 with this pipeline, spend (1.000000, 1e-6)"];
     data.run(&data.pipeline("first", &tight, ("", ""))).failed(1, &parts);
     assert_eq!(data.ledger()["budget"], Value::Null);
     data.run(&data.shared("first")).succeeded();

@@ -188,6 +188,14 @@ fn a_clock_that_falls_back_in_the_middle_stops_a_run_or_is_reported() {
     let ended = default.run(&[]).succeeded();
     assert!(ended.err.contains("by the public clock, the latest rows are of epochs"), "{}", ended.err);
     assert_eq!(default.published(), 120);
+    // The same if it falls to before the first epoch.
+    let year = |line: &str| line.replace("2020-", "2019-");
+    let lines = sensor(120, 100, |_, _| {});
+    let to_before =
+        lines.lines().enumerate().map(|(row, line)| if row > 7000 { year(line) } else { line.into() } + "\n");
+    let before = Mistake::new(&to_before.collect::<String>(), &warn);
+    let ended = before.run(&[]).succeeded();
+    assert!(ended.err.contains("by the public clock, the latest rows are of epochs"), "{}", ended.err);
     // Among the first rows it stops a run whatever the operator has agreed to.
     let early = Mistake::new(&falling(25), &warn);
     early.run(&[]).failed(1, &[reason, "nothing was published or spent"]);
