@@ -272,7 +272,7 @@ impl LedgerAccount {
         match (&self.composition, self.epsilon()) {
             (Err(reason), _) => Some(reason.to_string()),
             (Ok(_), None) => Some(format!(
-                "the discretisation of the noise alone costs more than δ = {:e}",
+                "the discretisation of the noise, and guarantees whose δ adds up, cost more than δ = {:e}: choose a larger δ",
                 self.delta.value()
             )),
             _ => None,

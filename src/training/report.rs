@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use hushflow_mechanism::sampling::Sampling;
 use serde::Serialize;
 
 use super::TrainedModel;
@@ -31,6 +32,9 @@ pub struct ModelReport {
     pub private: bool,
     /// Neighbours of the guarantee.
     pub neighbours: hushflow_mechanism::sensitivity::Neighbours,
+    /// How rows were assigned to steps, if the guarantee requires that batches are secret.
+    #[serde(skip_serializing_if = "Sampling::is_public")]
+    pub sampling: Sampling,
     /// ε of the released steps. That of all steps is spent from the first one on.
     pub epsilon: f64,
     /// δ.
@@ -83,6 +87,7 @@ impl ModelReport {
             passes: model.pass(),
             private: publication.is_private(),
             neighbours: parameters.privacy.neighbours,
+            sampling: training.sampling,
             epsilon,
             delta: parameters.privacy.delta,
             outputs: outputs(model),

@@ -165,7 +165,7 @@ pub enum SamplingError {
     },
     /// Groups that are too small for the batches.
     #[error(
-        "a strategy with {bands} bands draws batches of {batch_size} records from groups of {records}/{bands}: choose fewer bands or smaller batches"
+        "a strategy with {bands} bands draws batches of {batch_size} records from groups of {records}/{bands}: choose identity, a strategy with fewer bands, or smaller batches"
     )]
     Groups {
         /// Number of bands, and of groups.

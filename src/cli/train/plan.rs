@@ -48,7 +48,10 @@ struct TrainingPlan<'a> {
 fn participation(training: &Training) -> String {
     match training.sampling {
         Sampling::InOrder => training.participation(training.passes).to_string(),
-        Sampling::Poisson => format!("{} times on average (poisson)", training.passes),
+        Sampling::Poisson => {
+            let taken = training.steps() as f64 * f64::from(training.batch_size);
+            format!("{} times on average (poisson)", number(taken / training.records as f64))
+        }
         Sampling::BallsInBins => format!("{} times, at random steps (balls-in-bins)", training.passes),
     }
 }

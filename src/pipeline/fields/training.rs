@@ -57,7 +57,7 @@ pub(in crate::pipeline) const SAMPLINGS: &[Word<Sampling>] = &[
     word(
         "balls-in-bins",
         Sampling::BallsInBins,
-        "Secret batches: in every pass, each row in one random step.",
+        "Secret batches: in every pass, each row in one random step. `batch_size` must divide `records`.",
     ),
 ];
 

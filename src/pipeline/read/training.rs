@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use hushflow_mechanism::sampling::Sampling;
 use hushflow_mechanism::strategy::MAX_HORIZON;
 
 use super::ColumnRoles;
@@ -31,6 +32,10 @@ pub(super) fn training<'a>(
     let batch_size = batch_size?
         .filter(&format!("at most records = {records}"), |&size| size <= records)?
         .filter(&format!("at least {least}, for {MAX_HORIZON} steps"), |&size| size >= least)?
+        .filter(
+            &format!("a divisor of records = {records}, because balls-in-bins puts each row in one of the steps of a pass"),
+            |&size| sampling != Sampling::BallsInBins || records.is_multiple_of(size.max(1)),
+        )?
         .value;
     let most = MAX_HORIZON / (records / batch_size).max(1);
     let expected = format!("at most {most}, for {MAX_HORIZON} steps");
