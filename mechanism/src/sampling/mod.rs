@@ -315,9 +315,9 @@ impl Batches {
         Ok(Some(contributions.epsilon(neighbours, discreteness, delta)?))
     }
 
-    /// Returns a noise multiplier that gives the guarantee with random batches, at most [`CLOSE`]
-    /// above the least one; `None` for batches in order. The mechanism's own multiplier is where
-    /// the search begins.
+    /// Returns a noise multiplier that gives the guarantee with random batches, at most a
+    /// ten-thousandth above the least one; `None` for batches in order. The mechanism's own
+    /// multiplier is where the search begins.
     ///
     /// ln ε falls almost linearly in ln σ. So each guess is the point at which the line through
     /// both ends reaches ε, shifted by a third of the tolerance to alternating sides. Any result is
