@@ -85,7 +85,7 @@ def test_arrays_are_batches(tmp_path: Path, of: Any) -> None:
         with hf.ContinualMoments(bounds, epsilon=1.0, delta=1e-6, horizon=2, seed=5, state=state) as stream:
             stream.partial_fit(table)
             found.append(stream.close_epoch().mean["all"].tolist())
-            with pytest.raises(hf.BatchError, match=r"shape \(3, 3\).*nothing of the batch was counted"):
+            with pytest.raises(hf.BatchError, match=r"shape \(3, 3\).*no record of the batch was counted"):
                 stream.partial_fit(of(np.zeros((3, 3))))
     assert found[0] == found[1]
     keyed = []
@@ -130,7 +130,7 @@ def test_unreadable_arrays_are_refused(tmp_path: Path) -> None:
     with hf.ContinualMoments({"x": (0, 1)}, epsilon=1.0, delta=1e-6, horizon=2, state=tmp_path / "state") as stream:
         stream.partial_fit(np.zeros((3, 1)))
         for batch in (Unreadable(), {"x": Unreadable()}, Named(np.zeros((3, 1))), {"x": Array(np.zeros((3, 1)))}):
-            with pytest.raises(hf.BatchError, match="nothing of the batch was counted") as refused:
+            with pytest.raises(hf.BatchError, match="no record of the batch was counted") as refused:
                 stream.partial_fit(batch)
             assert "3.14159" not in str(refused.value) and refused.value.__context__ is None
     with pytest.raises(hf.BatchError, match="the values of the Unreadable can't be read"):
