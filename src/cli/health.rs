@@ -67,6 +67,7 @@ pub(crate) fn execute(arguments: &HealthArguments) -> Result<(), CliError> {
     if is_good {
         return Ok(writeln!(stdout(), "{answer}")?);
     }
+    let answer = if answer.is_empty() { "refused, without a reason" } else { &answer };
     Err(CliError::failed(format!("{url}: {answer}")))
 }
 

@@ -278,13 +278,21 @@ pub(super) fn quotable(path: &str) -> String {
     }
 }
 
-/// Whether a path is an address with a part before `@`, or with a query or fragment. No system
-/// needs these, and a secret may have any name there. Paths of files may hold any character, but
-/// `:` before `@` is an address without its scheme.
+/// Whether a path is an address with a part before `@`, with a query or fragment, with a host that
+/// has more than one `:` outside of brackets, or with settings behind a database. No system needs
+/// these, and a secret may have any name there. Paths of files may hold any character, but `:`
+/// before `@` is an address without its scheme.
 pub(crate) fn holds_secret(path: &str) -> bool {
     match path.split_once("://") {
         Some((scheme, rest)) => {
-            !scheme.starts_with("unix") && (rest.contains(['@', '?', '#']) || rest.contains("%40"))
+            let hosts = rest.split('/').next().unwrap_or_default().split(',');
+            let mut ports = hosts.map(|host| host.rsplit(']').next().unwrap_or_default());
+            let has_settings = scheme.starts_with("postgres") && rest.contains([';', '=']);
+            !scheme.starts_with("unix")
+                && (rest.contains(['@', '?', '#'])
+                    || rest.contains("%40")
+                    || has_settings
+                    || ports.any(|port| port.matches(':').count() > 1))
         }
         None => path.split_once('@').is_some_and(|(before, _)| before.contains(':')),
     }
@@ -304,6 +312,7 @@ mod tests {
                 "h:1?password=hidden",
                 "h:1#hidden",
                 "u%40hidden",
+                "u:hidden:h:1",
             ] {
                 let path = format!("path = '{scheme}://{rest}', stream = 's', format = 'ndjson'");
                 let refused = [source_of(&path).unwrap_err(), sink_of(&path).unwrap_err()];
@@ -312,7 +321,7 @@ mod tests {
                 assert!(refused.iter().all(expected), "{path}: {refused:?}");
             }
         }
-        for path in ["redis:/u:hidden@h:1", "u:hidden@h:1"] {
+        for path in ["redis:/u:hidden@h:1", "u:hidden@h:1", "postgres://h:1/d;password=hidden"] {
             let refused = source_of(&format!("path = '{path}', format = 'csv'")).unwrap_err();
             assert!(refused.contains("password_file") && !refused.contains("hidden"), "{refused}");
         }

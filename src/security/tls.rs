@@ -128,7 +128,8 @@ impl TlsStream {
         );
         let is_client = matches!(self.connection, Connection::Client(_));
         if !is_end || !is_client || self.has_answered || self.connection.is_handshaking() {
-            return error;
+            let is_cut = error.kind() == ErrorKind::UnexpectedEof;
+            return if is_cut { io::Error::new(error.kind(), "the connection was cut") } else { error };
         }
         self.alert().unwrap_or_else(|| self.failed(TlsProblem::EndedEarly))
     }
