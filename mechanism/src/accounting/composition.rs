@@ -22,9 +22,9 @@
 //! Let mechanisms of known (ε_j, δ_j) run beside them, with E = Σ ε_j and D = Σ δ_j. Then all
 //! together are (ε, δ)-private with δ = δ_G(ε − E) + D, where δ_G is the δ of the theorem for the
 //! others, with (1 + e^ε) τ for its last term. All of them may be chosen after earlier releases, as
-//! long as μ², τ, E and D stay within bounds that are fixed beforehand. It is not enough that the
-//! sum δ stays within one bound: whoever may choose between more μ² and more E after seeing a loss
-//! takes the worse of both.
+//! long as μ², τ, E and D stay within bounds that are fixed beforehand. It is not enough to
+//! bound δ alone. A person who has seen a loss could then choose between more μ² and more E, and
+//! take the worse of both.
 //!
 //! *Proof.* An (ε_j, δ_j)-private mechanism, also one that interacts, is a random function of a bit
 //! of randomised response, or with probability δ_j of the bit itself (Kairouz, Oh & Viswanath 2015;

@@ -32,9 +32,10 @@ name = {}
 path = {path}
 format = {format}
 {times}{missing:36}# rows that lack a value: \"skip\" them, or count them \"by-column\"
-preflight = \"stop\"                  # stop before epochs are published if most rows would not count, or nearly all epochs
-                                    # are empty. That a run stops tells readers a bit about the rows, which (ε, δ) does
-                                    # not cover; \"warn\" only warns you of private reasons
+preflight = \"stop\"                  # stop before epochs are published if most rows would not count,
+                                    # or nearly all epochs are empty. A stop tells readers a bit
+                                    # about the rows, which (ε, δ) does not cover. \"warn\" only
+                                    # warns you of private reasons
 
 # The published columns. Bounds are public and must not come from the data. Values outside of them
 # are clipped; bounds that are too wide cost accuracy.

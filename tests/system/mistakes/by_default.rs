@@ -81,8 +81,8 @@ fn private_mistakes_are_warned_of_by_default_and_stop_a_run_by_a_word() {
     assert!(lost.err.contains("% of the values of \"age\" were beyond its bounds"), "{}", lost.err);
 }
 
-/// A file may well begin long before the first epoch: only the rows after its start are judged. By
-/// a public clock everyone is told that most rows come before.
+/// A file may well begin long before the first epoch: only the rows after its start are judged. If
+/// the clock is public, a message for everyone says that most rows come before the start.
 #[test]
 fn rows_before_the_start_are_no_mistake_if_enough_come_later() {
     let start = ("2020-03-01", "2020-03-30");
