@@ -113,7 +113,7 @@ fn noise_stream(bencher: Bencher) {
 fn release(bencher: Bencher, is_correlated: bool) {
     let layout = Layout::new(COORDINATES - 1, SecondMoment::None);
     let parameters = MomentParameters {
-        method: Method::Pp,
+        method: Method::Jme,
         layout,
         neighbours: Neighbours::ReplaceOne,
         clip_norm: 1.0,

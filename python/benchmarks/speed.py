@@ -5,8 +5,9 @@ processor time of all threads, which depends less on what else the machine does.
     python python/benchmarks/speed.py [stream | noise | import]
 
 `stream` sends eight batches of 10^6 rows of eight columns with 100 keys, and closes the epoch. The
-baseline is numpy with the same sums (counts, values and products by key) and floating-point noise. The
-operators in Rust are measured by `cargo bench --bench ingestion`, where 100 keys are a case.
+baselines are numpy with the same sums (counts, values and products by key) and floating-point noise: one
+call of `bincount` for each sum, or one product of matrices for each key. The operators in Rust are
+measured by `cargo bench --bench ingestion`, where 100 keys are a case.
 
 `noise` draws correlated noise of 10^6 coordinates, by four buffers. The peers are jax_privacy, on the
 processor, compiled, Opake with PyTorch, on the processor, and the same recursion in numpy. Their noise is
@@ -67,6 +68,15 @@ def numpy_epoch(values: Any, keys: Any, rng: np.random.Generator) -> list[Any]:
     return [total + rng.normal(0, 10, KEYS) for total in sums]
 
 
+def numpy_epoch_by_key(values: Any, keys: Any, rng: np.random.Generator) -> list[Any]:
+    """The same sums, key by key."""
+    clipped, sums = np.clip(values, -4, 4), []
+    for key in range(KEYS):
+        rows = clipped[keys == key]
+        sums.append(np.concatenate(([len(rows)], rows.sum(axis=0), (rows.T @ rows)[np.triu_indices(COLUMNS)])))
+    return [total + rng.normal(0, 10, len(total)) for total in sums]
+
+
 def stream() -> None:
     import pyarrow
 
@@ -90,11 +100,13 @@ def stream() -> None:
         arrow=lambda: publish(pyarrow.table(arrays)),
         arrow_texts=lambda: publish(texts),
         numpy=lambda: [numpy_epoch(values, keys, rng) for _ in range(BATCHES)],
+        numpy_by_key=lambda: [numpy_epoch_by_key(values, keys, rng) for _ in range(BATCHES)],
     )
     moments.close()
     for name, (taken, _) in found.items():
         speed = BATCHES * ROWS / taken / 1e6
-        print(f"stream {name:<12} {speed:6.2f} million records/s, {compared(found, name, 'numpy')}")
+        print(f"stream {name:<12} {speed:6.2f} million records/s, {compared(found, name, 'numpy')}, "
+              f"{compared(found, name, 'numpy_by_key')}")
 
 
 def noise() -> None:

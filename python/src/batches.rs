@@ -142,6 +142,43 @@ impl BatchRules {
         }
     }
 
+    /// Returns the number of rows if all of them count as they are: they belong to the open epoch, and
+    /// have a listed key and finite values. Then [`chunk_of`](Self::chunk_of) makes their records.
+    pub(crate) fn plain_rows(&self, columns: &Columns<'_>) -> Result<Option<usize>, Failure> {
+        let rows = self.check_lengths(columns)?;
+        let (listed, keys) = (self.keys.unwrap_or(0), columns.keys.as_ref());
+        let are_plain = columns.times.is_none()
+            && columns.entities.is_none()
+            && self.epoch_rows().is_none()
+            && keys.is_none_or(|keys| all(keys, |&key| key < listed))
+            && columns.values.iter().all(|column| all(column, |value| value.is_finite()));
+        Ok(are_plain.then_some(rows))
+    }
+
+    /// Makes the records of the rows from `start` on, at most `CHUNK`, of a batch whose rows are plain.
+    ///
+    /// # Errors
+    /// If a value or key has changed since.
+    pub(crate) fn chunk_of(
+        &self,
+        columns: &Columns<'_>,
+        start: usize,
+        epoch: u64,
+        pool: &ChunkPool,
+    ) -> Result<Records, Failure> {
+        let all = columns.values.first().map_or(0, ArrayView1::len);
+        let rows = start..all.min(start + CHUNK);
+        let Chunk { values, is_complete } = gather(&columns.values, rows.clone(), pool);
+        let keys = match &columns.keys {
+            Some(keys) => keys.slice_axis(Axis(0), Slice::from(rows)).to_vec(),
+            None => vec![0; rows.len()],
+        };
+        if !is_complete || !(self.keys.is_none() || keys.iter().all(|&key| Some(key) < self.keys)) {
+            return Err(Failure::new("RunError", CHANGED));
+        }
+        Ok(Records { epochs: vec![epoch; keys.len()], keys, values, ..Records::default() })
+    }
+
     /// Copies columns, which another thread may change, if their lengths agree.
     pub(crate) fn copy(&self, columns: Columns<'_>, pool: &ChunkPool) -> Result<Batch, Failure> {
         let rows = self.check_lengths(&columns)?;
@@ -301,6 +338,18 @@ impl BatchRules {
             Schedule::ByTime(by) => (by.late == LatePolicy::Fold).then_some(oldest),
             Schedule::ByCount(_) => None,
         }
+    }
+}
+
+/// Reason for the end of a publication whose records can't be taken back.
+const CHANGED: &str = "another thread changed the arrays of a batch while they were read, so the publication \
+     is closed, and the records of its open epoch are forgotten: open it again, and give it copies";
+
+/// Whether a condition holds for all items. Takes many of them before it looks at the result.
+fn all<T>(items: &ArrayView1<'_, T>, holds: impl Fn(&T) -> bool) -> bool {
+    match items.as_slice() {
+        Some(items) => items.chunks(CHUNK).all(|run| run.iter().fold(true, |all, item| all & holds(item))),
+        None => items.iter().all(holds),
     }
 }
 

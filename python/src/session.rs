@@ -1,8 +1,9 @@
 //! A publication whose records come from Python: the dataflow of `hushflow run` without its source,
 //! on its own threads.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -17,8 +18,9 @@ use hushflow::runtime::embed::{Publish, Publisher};
 use hushflow::runtime::{RunError, RunOptions};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
 
-use crate::batches::{Batch, BatchRules, ChunkPool, Columns, KEPT_CHUNKS};
+use crate::batches::{Batch, BatchRules, CHUNK, ChunkPool, Columns, KEPT_CHUNKS};
 use crate::errors::Failure;
 use crate::process::Owner;
 use crate::process::{SIGNALS, interruptible};
@@ -153,16 +155,58 @@ impl Session {
         ended.and_then(Result::err).unwrap_or_else(|| Failure::new("RunError", message))
     }
 
+    /// Sends the records of a batch whose rows are all plain, each chunk as soon as it is made: then it
+    /// is still in a processor's cache. Returns false, and sends nothing, for any other batch.
+    ///
+    /// No thread of Python can change the arrays between the check and the copy. So what waits because
+    /// a queue is full is kept, and sent when other threads may run.
+    fn send_plain(&self, py: Python<'_>, columns: &Columns<'_>) -> PyResult<bool> {
+        let mut open = self.open.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        let Some(rows) = self.rules.plain_rows(columns)? else { return Ok(false) };
+        let open = &mut *open;
+        self.check_open(open)?;
+        open.position += rows as u64;
+        let mut waiting: Vec<VecDeque<Records>> = open.senders.iter().map(|_| VecDeque::new()).collect();
+        for start in (0..rows).step_by(CHUNK) {
+            let made = self.rules.chunk_of(columns, start, open.epoch, &self.pool);
+            let records = made.inspect_err(|_| open.senders.clear())?;
+            let worker = open.chunks % open.senders.len();
+            open.chunks += 1;
+            waiting[worker].push_back(records);
+            while let Some(records) = waiting[worker].pop_front() {
+                match open.senders[worker].try_send(Command::Records(records)) {
+                    Ok(()) => {}
+                    Err(TrySendError::Full(Command::Records(records))) => {
+                        waiting[worker].push_front(records);
+                        break;
+                    }
+                    Err(_) => return Err(self.failure().into()),
+                }
+            }
+        }
+        py.detach(|| {
+            for (sender, records) in open.senders.iter().zip(waiting) {
+                for records in records {
+                    sender.send(Command::Records(records)).map_err(|_| self.failure())?;
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// Whether it takes records.
+    fn check_open(&self, open: &Open) -> Result<(), Failure> {
+        if open.epoch > self.rules.horizon() {
+            return Err(self.finished());
+        }
+        if open.senders.is_empty() { Err(self.failure()) } else { Ok(()) }
+    }
+
     /// Sends the records of a batch. Returns the last epoch that they have filled.
     fn send(&self, batch: Batch) -> Result<Option<u64>, Failure> {
         let rows = batch.rows as u64;
         let mut open = self.open();
-        if open.epoch > self.rules.horizon() {
-            return Err(self.finished());
-        }
-        if open.senders.is_empty() {
-            return Err(self.failure());
-        }
+        self.check_open(&open)?;
         let chunks = self.rules.records(batch, open.epoch, open.position)?;
         open.position += rows;
         for records in chunks.into_iter().filter(|records| !records.is_empty()) {
@@ -196,13 +240,8 @@ impl Session {
             return Err(Failure::new("RunError", format!("epochs of {rows} rows close by themselves")));
         }
         let mut open = self.open();
+        self.check_open(&open)?;
         let epoch = open.epoch;
-        if epoch > self.rules.horizon() {
-            return Err(self.finished());
-        }
-        if open.senders.is_empty() {
-            return Err(self.failure());
-        }
         self.close_until(&mut open, epoch)?;
         Ok(epoch)
     }
@@ -273,13 +312,16 @@ impl Session {
         entities: Option<Vec<String>>,
     ) -> PyResult<()> {
         self.owner.check("publication")?;
-        // Copied before the lock is released: another thread may change the arrays.
         let columns = Columns {
             values: columns.iter().map(PyReadonlyArray1::as_array).collect(),
             keys: keys.as_ref().map(PyReadonlyArray1::as_array),
             times: times.as_ref().map(PyReadonlyArray1::as_array),
             entities,
         };
+        if self.send_plain(py, &columns)? {
+            return Ok(());
+        }
+        // Copied before the lock is released: another thread may change the arrays.
         let batch = self.rules.copy(columns, &self.pool)?;
         match py.detach(|| self.send(batch))? {
             Some(epoch) => self.wait(py, epoch),

@@ -570,6 +570,21 @@ def test_published_streams_take_no_more_rows(tmp_path: Path) -> None:
             stream.partial_fit({"dep_delay": [1.0], "arr_delay": [1.0], "origin": ["JFK"]})
 
 
+def test_a_batch_that_fills_the_queue_equals_small_ones(tmp_path: Path) -> None:
+    values = np.random.default_rng(3).uniform(-1, 1, 1_200_000)
+    means = []
+    for name, parts, workers in (("whole", 1, 1), ("workers", 1, 2), ("parts", 300, 1)):
+        stream = hf.ContinualMoments(
+            {"x": (-1.0, 1.0)}, epsilon=1.0, delta=1e-6, horizon=1, seed=2,
+            state=tmp_path / name, workers=workers,
+        )  # fmt: skip
+        for part in np.array_split(values, parts):
+            stream.partial_fit({"x": part})
+        stream.close_epoch()
+        means.append(float(stream.mean_["all"][0]))
+    assert means[0] == means[1] == means[2] == pytest.approx(values.mean(), abs=1e-3)
+
+
 def test_columns_may_have_the_names_of_times(hushflow: Command, tmp_path: Path) -> None:
     """The command continues with other names for the times."""
     parameters: dict[str, Any] = {"columns": {"time": (0, 1), "arrival": (0, 1)}, "key": None, "keys": None, "horizon": 2}
