@@ -26,6 +26,9 @@ use std::{hint::black_box, num::NonZeroUsize, ops::ControlFlow, sync::Arc};
 const COORDINATES: usize = 1_000_000;
 const BUFFERS: usize = 4;
 
+/// Steps of a release: few enough for correlated noise of so many coordinates.
+const RELEASES: u64 = 1_000;
+
 fn main() {
     divan::main();
 }
@@ -125,7 +128,7 @@ fn release(bencher: Bencher, is_correlated: bool) {
     let encoded = Strategies::shared(Arc::new(strategy()));
     let strategies = if is_correlated { encoded.correlated() } else { encoded };
     let mechanism =
-        MatrixMechanism::with_participation(parameters, strategies, Participation::Single, 1_000_000)
+        MatrixMechanism::with_participation(parameters, strategies, Participation::Single, RELEASES)
             .expect("a mechanism");
     let strategies = mechanism.strategies();
     let mut shard = ReleaseShard::new(0, Shards::new(1, layout, 1), &mechanism, NoiseSource::System);
