@@ -252,7 +252,7 @@ fn reasons(counters: &RowCounters) -> [(&'static str, u64); 10] {
         ("before_start", counters.before_start),
         ("after_horizon", counters.after_horizon),
         ("already_closed", counters.already_closed),
-        ("leaping_clock", counters.leaping_clock),
+        ("clock_jump", counters.clock_jump),
         ("copy", counters.duplicates),
     ]
 }

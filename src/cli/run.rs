@@ -359,7 +359,7 @@ fn report(input: &SinkInput, options: &RunOptions, summary: &RunSummary, argumen
             ("late, dropped", c.late),
             ("before the first epoch, dropped", c.before_start),
             ("after the last epoch, dropped", c.after_horizon),
-            ("too far ahead of the clock, dropped", c.leaping_clock),
+            ("too far ahead of the clock, dropped", c.clock_jump),
             ("duplicates, dropped", c.duplicates),
             ("for epochs closed in an earlier run, dropped", c.already_closed),
             ("cut by a disconnect, dropped", c.cut_off),

@@ -66,7 +66,7 @@ pub(super) struct TableSizes {
 
 /// The parts of a terminal line before and after its cells, and the minimum width of the cells.
 #[derive(Clone, Copy)]
-struct Lead {
+struct LeadingColumns {
     quality: usize,
     start: Option<usize>,
     has_epoch: bool,
@@ -150,7 +150,7 @@ impl<'a> TableLayout<'a> {
             cells.iter().map(|&(index, _)| (index, titles[index].chars().count().max(least))).collect()
         };
         // The width of the key is a quarter of the terminal, less if no cell would fit.
-        let room_by_key = |lead: &Lead| {
+        let room_by_key = |lead: &LeadingColumns| {
             let room = room.saturating_sub(lead.quality) + if lead.has_epoch { 0 } else { epoch + 2 };
             let room = lead.start.map_or(room, |start| room.saturating_sub(start + 2));
             let longest = sizes.longest_key.min((width / 4).max(8));
@@ -160,15 +160,15 @@ impl<'a> TableLayout<'a> {
         // On a terminal too narrow for the start of epochs, or for the keys beside it, lines show
         // only the numbers of epochs. So they do if chosen cells would need further lines.
         let total: usize = cells.iter().map(|(_, width)| width + 1).sum();
-        let fits = |lead: &&Lead| {
+        let fits = |lead: &&LeadingColumns| {
             let Some(start) = lead.start else { return true };
-            let without = Lead { start: None, ..**lead };
+            let without = LeadingColumns { start: None, ..**lead };
             let is_enough = room.saturating_sub(lead.quality) >= start + 2 + NARROW_CELL + 1 + 3;
             let [with_start, without] = [*lead, &without].map(room_by_key);
             let helps = !style.columns.is_empty() && total > with_start.1;
             is_enough && with_start.0 == without.0 && !(helps && total <= without.1)
         };
-        let fitting = |lead: &Lead| {
+        let fitting = |lead: &LeadingColumns| {
             let room = room_by_key(lead).1;
             let ends = of_width(lead.least).into_iter().scan(0, |end, (_, width)| {
                 *end += width + 1;
@@ -179,22 +179,22 @@ impl<'a> TableLayout<'a> {
         // If a second number would not fit, a long quality moves to a separate line. Then the least
         // informative fields are left out: the time of day at which every epoch starts, or its
         // year, the number of the epoch beside its start, spaces, and last the start.
-        let all = Lead { quality, start, has_epoch: true, least };
-        let short = Lead { quality: short, ..all };
+        let all = LeadingColumns { quality, start, has_epoch: true, least };
+        let short = LeadingColumns { quality: short, ..all };
         let brief = start.map(|start| start.min(sizes.brief_start));
-        let bare = Lead { start: brief, has_epoch: brief.is_none(), ..short };
-        let last = Lead { start: None, ..short };
+        let bare = LeadingColumns { start: brief, has_epoch: brief.is_none(), ..short };
+        let last = LeadingColumns { start: None, ..short };
         let options = match style.columns.is_empty() {
             true => vec![
                 all,
                 short,
-                Lead { start: brief, ..short },
+                LeadingColumns { start: brief, ..short },
                 bare,
-                Lead { least: NARROW_CELL, ..bare },
+                LeadingColumns { least: NARROW_CELL, ..bare },
                 last,
-                Lead { least: NARROW_CELL, ..last },
+                LeadingColumns { least: NARROW_CELL, ..last },
             ],
-            false => vec![all, Lead { start: brief, ..all }, Lead { start: None, ..all }],
+            false => vec![all, LeadingColumns { start: brief, ..all }, LeadingColumns { start: None, ..all }],
         };
         let wanted = if style.columns.is_empty() { cells.len().min(WANTED) } else { 0 };
         let viable = || options.iter().filter(&fits);

@@ -1,6 +1,6 @@
 //! Turns a row into a record of an epoch, or counts the reason why it can't.
 
-use super::content::{RowContent, RowFate, UnusableRow};
+use super::content::{RowContent, RowOutcome, UnusableRow};
 use super::ranges::{LeapNotice, TakenRow};
 use super::{ResumePoint, SourceReader};
 use crate::connect::SourceError;
@@ -70,17 +70,17 @@ impl SourceReader {
                 self.survey.events.note_change(change);
             }
         }
-        match content.fate {
-            RowFate::Unlisted => {
+        match content.outcome {
+            RowOutcome::Unlisted => {
                 self.counters.unknown_key += 1;
                 return Ok(());
             }
-            RowFate::Unusable(unusable) => return self.refuse(unusable),
-            RowFate::Partial(unusable) => *self.counters.of_defect(unusable.defect) += 1,
-            RowFate::Record | RowFate::Blank(_) => {}
+            RowOutcome::Unusable(unusable) => return self.refuse(unusable),
+            RowOutcome::Partial(unusable) => *self.counters.of_defect(unusable.defect) += 1,
+            RowOutcome::Record | RowOutcome::Blank(_) => {}
         }
         self.place(&content, before, start);
-        if let RowFate::Blank(unusable) = content.fate { self.refuse(unusable) } else { Ok(()) }
+        if let RowOutcome::Blank(unusable) = content.outcome { self.refuse(unusable) } else { Ok(()) }
     }
 
     /// Assigns a record to its epoch. Its values begin at `start` in the batch.
@@ -125,14 +125,14 @@ impl SourceReader {
         // row, an error explains more.
         let is_due = match leaps {
             true => self.is_live || has_begun,
-            false => self.counters.leaping_clock > 0 && !self.is_live && !has_begun,
+            false => self.counters.clock_jump > 0 && !self.is_live && !has_begun,
         };
         let is_due = is_due && !self.epochs.reads_again();
         if is_due {
             let goes_back = !leaps && self.epochs.first_leap().is_some_and(|first| first.goes_back());
             self.notice_leap(if goes_back { LeapNotice::NewestFirst } else { LeapNotice::Leap });
         }
-        self.counters.leaping_clock += u64::from(leaps);
+        self.counters.clock_jump += u64::from(leaps);
         leaps
     }
 

@@ -43,7 +43,7 @@ impl UnusableRow {
 
 /// The use of a row, once it has moved the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RowFate {
+pub(super) enum RowOutcome {
     /// No record, because of a field.
     Unusable(UnusableRow),
     /// No record: the pipeline doesn't list its key.
@@ -61,7 +61,7 @@ pub(super) enum RowFate {
 pub(super) struct RowContent {
     /// The event time, 0 where epochs don't need one; `None` if it can't be read.
     pub(super) event: Option<i64>,
-    pub(super) fate: RowFate,
+    pub(super) outcome: RowOutcome,
     pub(super) key: u32,
     /// The entity of a record, if entities are protected.
     pub(super) entity: Option<Entity>,
@@ -106,11 +106,16 @@ impl RowRules {
     /// Reads the other fields of a row, and adds the values of a record to `values`. The survey
     /// notes the fields that can't be used.
     pub(super) fn content(&self, row: &Row, values: &mut Vec<f64>, survey: &mut RowSurvey) -> RowContent {
-        let mut content =
-            RowContent { event: None, fate: RowFate::Unlisted, key: 0, entity: None, fingerprint: None };
+        let mut content = RowContent {
+            event: None,
+            outcome: RowOutcome::Unlisted,
+            key: 0,
+            entity: None,
+            fingerprint: None,
+        };
         if let Err(unusable) = self.read(row, &mut content, values, survey) {
             self.note(row, &unusable, survey);
-            content.fate = RowFate::Unusable(unusable);
+            content.outcome = RowOutcome::Unusable(unusable);
         }
         content
     }
@@ -132,11 +137,11 @@ impl RowRules {
         content.entity = self.entity(row)?;
         let id = self.roles.id.map(|slot| row.text(slot).map_err(UnusableRow::of(slot))).transpose()?;
         let start = values.len();
-        content.fate = match self.read_values(row, values, survey) {
-            Ok(None) => RowFate::Record,
+        content.outcome = match self.read_values(row, values, survey) {
+            Ok(None) => RowOutcome::Record,
             Ok(Some(unusable)) => {
                 self.note(row, &unusable, survey);
-                RowFate::Partial(unusable)
+                RowOutcome::Partial(unusable)
             }
             Err(unusable) => {
                 values.truncate(start);
@@ -145,7 +150,7 @@ impl RowRules {
                 }
                 values.resize(start + self.width(), f64::NAN);
                 self.note(row, &unusable, survey);
-                RowFate::Blank(unusable)
+                RowOutcome::Blank(unusable)
             }
         };
         content.fingerprint = id.map(|id| self.fingerprint(id, content, &values[start..]));

@@ -176,7 +176,7 @@ pub struct RowCounters {
     /// Records from after the last epoch, dropped.
     pub after_horizon: u64,
     /// Rows with a clock value further ahead than the pipeline allows, dropped.
-    pub leaping_clock: u64,
+    pub clock_jump: u64,
     /// Rows with a clock value from before the first epoch. Public, as the clock is.
     pub early_clock: u64,
     /// Rows with a clock value from after the last epoch. Public.
@@ -205,16 +205,9 @@ impl RowCounters {
     /// Rows that are not counted, or in another epoch than their own.
     pub(crate) fn uncounted(&self) -> u64 {
         let RowCounters {
-            unusable,
-            unknown_key,
-            folded,
-            late,
-            before_start,
-            after_horizon,
-            leaping_clock,
-            ..
+            unusable, unknown_key, folded, late, before_start, after_horizon, clock_jump, ..
         } = self;
-        unusable + unknown_key + folded + late + before_start + after_horizon + leaping_clock
+        unusable + unknown_key + folded + late + before_start + after_horizon + clock_jump
     }
 
     /// Returns the counts since an earlier state of the same counters.
@@ -234,7 +227,7 @@ impl RowCounters {
             late: combine(self.late, other.late),
             before_start: combine(self.before_start, other.before_start),
             after_horizon: combine(self.after_horizon, other.after_horizon),
-            leaping_clock: combine(self.leaping_clock, other.leaping_clock),
+            clock_jump: combine(self.clock_jump, other.clock_jump),
             early_clock: combine(self.early_clock, other.early_clock),
             past_clock: combine(self.past_clock, other.past_clock),
             behind_clock: combine(self.behind_clock, other.behind_clock),

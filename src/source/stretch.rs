@@ -47,7 +47,7 @@ impl Stretches {
         }
         let block = counters.since(&self.last);
         let early = if self.has_begun { 0 } else { block.before_start };
-        let uncounted = block.uncounted() - block.leaping_clock - block.after_horizon - early;
+        let uncounted = block.uncounted() - block.clock_jump - block.after_horizon - early;
         // Rows that don't count for another reason say nothing about their times.
         let timed = (block.rows + block.before_start).saturating_sub(block.uncounted());
         self.has_begun |= 2 * block.before_start < timed;

@@ -139,13 +139,13 @@ fn documentation_names_files_that_exist() {
 }
 
 #[test]
-fn reserved_words_stay_in_their_rooms() {
+fn reserved_words_stay_in_their_modules() {
     let mut problems = Vec::new();
     let sources = sources();
     let tests: Vec<String> = sources.iter().flat_map(test_modules).collect();
     for source in sources.iter().filter(|source| !tests.contains(&source.path)) {
-        for (words, rooms, why) in RESERVED {
-            if rooms.iter().any(|room| source.path.starts_with(room)) {
+        for (words, modules, why) in RESERVED {
+            if modules.iter().any(|module| source.path.starts_with(module)) {
                 continue;
             }
             let uses = |line: &&(usize, &str)| words.iter().any(|word| line.1.contains(word));
@@ -207,12 +207,12 @@ fn comments_are_narrow() {
 
 /// Returns the module of a source and the modules that it imports, from the names after `crate::`
 /// outside of tests.
-fn imports(source: &SourceFile, house: &str) -> Option<(String, BTreeSet<String>)> {
-    let inside = source.path.strip_prefix(house)?;
-    let room = |path: &str| path.split(['/', '.', ':']).next().unwrap_or_default().to_owned();
+fn imports(source: &SourceFile, folder: &str) -> Option<(String, BTreeSet<String>)> {
+    let inside = source.path.strip_prefix(folder)?;
+    let module = |path: &str| path.split(['/', '.', ':']).next().unwrap_or_default().to_owned();
     let text: String = source.code().map(|(_, line)| line.to_owned() + "\n").collect();
     let paths = text.split("crate::").skip(1).flat_map(first_names);
-    Some((room(inside), paths.collect()))
+    Some((module(inside), paths.collect()))
 }
 
 /// The first name of each path that begins here: of one path, or of those in braces.
@@ -239,51 +239,51 @@ fn first_names(text: &str) -> Vec<String> {
 }
 
 /// Returns modules that import each other in a cycle, each with its imports in the cycle.
-fn circle(arrows: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
-    let mut left = arrows.clone();
+fn cycle(imports_of: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    let mut left = imports_of.clone();
     // Remove a module that imports none of the remaining ones.
     while let Some(ground) =
-        left.iter().find(|(room, to)| !to.iter().any(|to| to != *room && left.contains_key(to)))
+        left.iter().find(|(module, to)| !to.iter().any(|to| to != *module && left.contains_key(to)))
     {
         let ground = ground.0.clone();
         left.remove(&ground);
     }
     let within = |to: &BTreeSet<String>| to.iter().filter(|to| left.contains_key(*to)).cloned().collect();
     left.iter()
-        .map(|(room, to)| (room, within(to)))
-        .map(|(room, to): (_, Vec<_>)| format!("{room} -> {to:?}"))
+        .map(|(module, to)| (module, within(to)))
+        .map(|(module, to): (_, Vec<_>)| format!("{module} -> {to:?}"))
         .collect()
 }
 
 #[test]
-fn no_rooms_import_each_other_in_a_circle() {
+fn no_modules_import_each_other_in_a_cycle() {
     let sources = sources();
     let tests: Vec<String> = sources.iter().flat_map(test_modules).collect();
-    for house in ["mechanism/src/", "estimators/src/", "operators/src/", "training/src/", "src/"] {
-        let mut arrows: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for folder in ["mechanism/src/", "estimators/src/", "operators/src/", "training/src/", "src/"] {
+        let mut imports_of: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for source in sources.iter().filter(|source| !tests.contains(&source.path)) {
-            if let Some((room, to)) =
-                imports(source, house).filter(|(room, _)| room != "lib" && room != "main")
+            if let Some((module, to)) =
+                imports(source, folder).filter(|(module, _)| module != "lib" && module != "main")
             {
-                arrows.entry(room).or_default().extend(to);
+                imports_of.entry(module).or_default().extend(to);
             }
         }
-        assert!(arrows.len() > 1, "the rooms of {house} are found");
-        let circle = circle(&arrows);
-        assert!(circle.is_empty(), "{house}: rooms import each other:\n{}", circle.join("\n"));
+        assert!(imports_of.len() > 1, "the modules of {folder} are found");
+        let cycle = cycle(&imports_of);
+        assert!(cycle.is_empty(), "{folder}: modules import each other:\n{}", cycle.join("\n"));
     }
 }
 
 #[test]
-fn circles_are_detected() {
+fn cycles_are_detected() {
     assert_eq!(first_names("a::b;"), ["a"]);
     assert_eq!(first_names("{\n    a::{b, c},\n    d,\n};\n{e}"), ["a", "d", ""]);
-    let arrows = |list: &[(&str, &[&str])]| {
+    let imports_of = |list: &[(&str, &[&str])]| {
         let sets = list
             .iter()
-            .map(|(room, to)| ((*room).to_owned(), to.iter().map(|to| (*to).to_owned()).collect()));
+            .map(|(module, to)| ((*module).to_owned(), to.iter().map(|to| (*to).to_owned()).collect()));
         sets.collect::<BTreeMap<_, _>>()
     };
-    assert!(circle(&arrows(&[("a", &["b", "a", "serde"]), ("b", &["c"]), ("c", &[])])).is_empty());
-    assert_eq!(circle(&arrows(&[("a", &["b"]), ("b", &["c"]), ("c", &["b"])])).len(), 3);
+    assert!(cycle(&imports_of(&[("a", &["b", "a", "serde"]), ("b", &["c"]), ("c", &[])])).is_empty());
+    assert_eq!(cycle(&imports_of(&[("a", &["b"]), ("b", &["c"]), ("c", &["b"])])).len(), 3);
 }

@@ -46,17 +46,17 @@ fn shard(mechanism: &MatrixMechanism) -> ReleaseShard {
 fn with_noise(shard: &mut ReleaseShard, noise: DrawnNoise, sums: IntegerRow<'_>) -> Released {
     // Allocated as for drawn noise.
     let noise = match noise {
-        DrawnNoise::Independent(z) => DrawnNoise::Independent(in_room(&z)),
-        DrawnNoise::ToCorrelate(z) => DrawnNoise::ToCorrelate(in_room(&z)),
+        DrawnNoise::Independent(z) => DrawnNoise::Independent(as_drawn(&z)),
+        DrawnNoise::ToCorrelate(z) => DrawnNoise::ToCorrelate(as_drawn(&z)),
     };
     shard.prepared = Some(PreparedNoise { epochs: 1, noise, process: std::process::id() });
     shard.release_row(shard.next_epoch(), sums).unwrap()
 }
 
-fn in_room<T: Copy + zeroize::Zeroize>(noise: &[T]) -> Zeroizing<Vec<T>> {
-    let mut room = Vec::with_capacity(noise.len());
-    room.extend_from_slice(noise);
-    Zeroizing::new(room)
+fn as_drawn<T: Copy + zeroize::Zeroize>(noise: &[T]) -> Zeroizing<Vec<T>> {
+    let mut buffer = Vec::with_capacity(noise.len());
+    buffer.extend_from_slice(noise);
+    Zeroizing::new(buffer)
 }
 
 fn noise_for(
@@ -89,9 +89,9 @@ fn noise_for(
 fn observable(values: Released) -> (Vec<u8>, bool, usize) {
     let (bytes, is_narrow) =
         (serde_json::to_vec(&values).unwrap(), matches!(values.row(), IntegerRow::Narrow(_)));
-    let room = NoiseBuffer::default();
-    drop(values.back_to(&room));
-    let capacity = if is_narrow { room.take_narrow().capacity() } else { room.take_wide().capacity() };
+    let buffer = NoiseBuffer::default();
+    drop(values.returning_to(&buffer));
+    let capacity = if is_narrow { buffer.take_narrow().capacity() } else { buffer.take_wide().capacity() };
     (bytes, is_narrow, capacity)
 }
 

@@ -83,7 +83,7 @@ pub struct ReleaseShard {
     source: NoiseSource,
     form: ShardNoise,
     prepared: Option<PreparedNoise>,
-    room: NoiseBuffer,
+    buffer: NoiseBuffer,
 }
 
 enum ShardNoise {
@@ -124,8 +124,8 @@ impl ReleaseShard {
             ShardNoise::Encoded(EncodedSums::new(mechanism, range))
         };
         let horizon = mechanism.horizon();
-        let (prepared, room) = (None, NoiseBuffer::default());
-        ReleaseShard { shard, horizon, first_coordinate, coordinates, source, form, prepared, room }
+        let (prepared, buffer) = (None, NoiseBuffer::default());
+        ReleaseShard { shard, horizon, first_coordinate, coordinates, source, form, prepared, buffer }
     }
 
     /// The next epoch; the first is 1.
@@ -177,7 +177,7 @@ impl ReleaseShard {
                 } else {
                     Zeroizing::default()
                 };
-                let mut noise = extended(begun, epochs * width, || self.room.take_wide());
+                let mut noise = extended(begun, epochs * width, || self.buffer.take_wide());
                 for (epoch, row) in rows {
                     let noise = &mut noise[row * width..][..width];
                     sums.draw(generators.of_epoch(epoch)?, noise);
@@ -191,7 +191,7 @@ impl ReleaseShard {
                 } else {
                     Zeroizing::default()
                 };
-                let mut noise = extended(begun, epochs * width, || self.room.take_narrow());
+                let mut noise = extended(begun, epochs * width, || self.buffer.take_narrow());
                 for (epoch, row) in rows {
                     let noise = &mut noise[row * width..][..width];
                     correlated.draw(generators.of_epoch(epoch)?, noise);
@@ -250,7 +250,7 @@ impl ReleaseShard {
                 for (row, sums) in sums.enumerate() {
                     encoded.add(sums, &mut noise[row * width..][..width])?;
                 }
-                Released::in_room(std::mem::take(&mut *noise), &self.room)
+                Released::into_buffer(std::mem::take(&mut *noise), &self.buffer)
             }
             (Some(DrawnNoise::ToCorrelate(mut noise)), ShardNoise::Correlated(correlated)) => {
                 cut(&mut noise, length);
@@ -259,7 +259,7 @@ impl ReleaseShard {
             // Unreachable: a shard draws noise for its own form.
             _ => return Err(StepError::State { reason: "its noise is of another form" }.into()),
         };
-        Ok(values.back_to(&self.room))
+        Ok(values.returning_to(&self.buffer))
     }
 
     /// Replays the sums of an epoch that was released before a restart. Draws nothing.
@@ -296,15 +296,15 @@ impl ReleaseShard {
     }
 }
 
-/// Returns `begun` followed by zeros, in memory of `room` if `begun` is too short. Memory that
+/// Returns `begun` followed by zeros, in memory of `buffer` if `begun` is too short. Memory that
 /// grew would leave a copy of the noise behind.
 fn extended<Z: Copy + Default + DefaultIsZeroes>(
     mut begun: Zeroizing<Vec<Z>>,
     length: usize,
-    room: impl FnOnce() -> Vec<Z>,
+    buffer: impl FnOnce() -> Vec<Z>,
 ) -> Zeroizing<Vec<Z>> {
     if begun.capacity() < length {
-        let mut noise = Zeroizing::new(room());
+        let mut noise = Zeroizing::new(buffer());
         noise.clear();
         noise.reserve_exact(length);
         noise.extend_from_slice(&begun);

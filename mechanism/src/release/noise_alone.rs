@@ -83,7 +83,7 @@ enum RowForm {
 
 /// Memory of one thread.
 #[derive(Default)]
-struct Room {
+struct DrawBuffer {
     narrow: Vec<i64>,
     wide: Vec<i128>,
     real: Vec<f64>,
@@ -234,11 +234,11 @@ fn draw_parts(
     source: NoiseSource,
     step: u64,
 ) -> Result<(), ReleaseError> {
-    let mut room = Room::default();
+    let mut buffer = DrawBuffer::default();
     parts
         .iter_mut()
         .zip(rows.chunks_mut(PART))
-        .try_for_each(|(part, row)| part.draw(row, source, step, &mut room))
+        .try_for_each(|(part, row)| part.draw(row, source, step, &mut buffer))
 }
 
 impl Part {
@@ -247,10 +247,10 @@ impl Part {
         row: &mut [f64],
         source: NoiseSource,
         step: u64,
-        room: &mut Room,
+        buffer: &mut DrawBuffer,
     ) -> Result<(), ReleaseError> {
         let mut generator = source.generator(step, self.number)?;
-        let Room { narrow, wide, real } = room;
+        let DrawBuffer { narrow, wide, real } = buffer;
         narrow.resize(row.len(), 0);
         match &mut self.form {
             RowForm::Correlated(correlator) => {

@@ -44,7 +44,7 @@ pub struct Released {
 struct ReleasedBuffer {
     form: ReleasedStorage,
     /// Receives the memory on drop.
-    room: Option<NoiseBuffer>,
+    buffer: Option<NoiseBuffer>,
 }
 
 #[derive(Deserialize)]
@@ -67,21 +67,21 @@ pub(super) struct NoiseBuffer(Arc<Mutex<(Vec<i64>, Vec<i128>)>>);
 
 impl NoiseBuffer {
     pub(super) fn take_narrow(&self) -> Vec<i64> {
-        std::mem::take(&mut self.room().0)
+        std::mem::take(&mut self.buffer().0)
     }
 
     pub(super) fn take_wide(&self) -> Vec<i128> {
-        std::mem::take(&mut self.room().1)
+        std::mem::take(&mut self.buffer().1)
     }
 
     fn give(&self, form: ReleasedStorage) {
         match form {
-            ReleasedStorage::Narrow(values) => self.room().0 = values,
-            ReleasedStorage::Wide(values) => self.room().1 = values,
+            ReleasedStorage::Narrow(values) => self.buffer().0 = values,
+            ReleasedStorage::Wide(values) => self.buffer().1 = values,
         }
     }
 
-    fn room(&self) -> MutexGuard<'_, (Vec<i64>, Vec<i128>)> {
+    fn buffer(&self) -> MutexGuard<'_, (Vec<i64>, Vec<i128>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,12 +96,12 @@ impl Released {
         ReleasedStorage::Narrow(values).into()
     }
 
-    /// As [`released_before`](Self::released_before), for new values, in the memory of `room`.
-    /// Memory that is not needed returns to `room`.
-    pub(super) fn in_room(values: Vec<i128>, room: &NoiseBuffer) -> Self {
-        let mut narrow = room.take_narrow();
+    /// As [`released_before`](Self::released_before), for new values, in the memory of `buffer`.
+    /// Memory that is not needed returns to `buffer`.
+    pub(super) fn into_buffer(values: Vec<i128>, buffer: &NoiseBuffer) -> Self {
+        let mut narrow = buffer.take_narrow();
         let form = if narrow_into(&values, &mut narrow) {
-            room.give(ReleasedStorage::Wide(values));
+            buffer.give(ReleasedStorage::Wide(values));
             ReleasedStorage::Narrow(narrow)
         } else {
             ReleasedStorage::Wide(values)
@@ -114,13 +114,13 @@ impl Released {
             ReleasedStorage::Narrow(values) => 0..values.len(),
             ReleasedStorage::Wide(values) => 0..values.len(),
         };
-        Self { values: Arc::new(ReleasedBuffer { form, room: None }), run }
+        Self { values: Arc::new(ReleasedBuffer { form, buffer: None }), run }
     }
 
-    /// Returns the memory to `room` on drop.
-    pub(super) fn back_to(mut self, room: &NoiseBuffer) -> Self {
+    /// Returns the memory to `buffer` on drop.
+    pub(super) fn returning_to(mut self, buffer: &NoiseBuffer) -> Self {
         if let Some(values) = Arc::get_mut(&mut self.values) {
-            values.room = Some(room.clone());
+            values.buffer = Some(buffer.clone());
         }
         self
     }
@@ -152,8 +152,8 @@ impl Released {
 
 impl Drop for ReleasedBuffer {
     fn drop(&mut self) {
-        if let Some(room) = &self.room {
-            room.give(std::mem::take(&mut self.form));
+        if let Some(buffer) = &self.buffer {
+            buffer.give(std::mem::take(&mut self.form));
         }
     }
 }
@@ -318,17 +318,17 @@ mod tests {
 
     #[test]
     fn memory_of_released_values_is_reused_after_drop() {
-        let room = NoiseBuffer::default();
-        let values = Released::released_before(vec![1, 2, 3]).back_to(&room);
-        assert!(room.take_narrow().is_empty());
+        let buffer = NoiseBuffer::default();
+        let values = Released::released_before(vec![1, 2, 3]).returning_to(&buffer);
+        assert!(buffer.take_narrow().is_empty());
         drop(values);
-        assert_eq!(room.take_narrow(), [1, 2, 3]);
-        drop(Released::released_before(vec![1 << 90]).back_to(&room));
-        assert!(room.take_narrow().is_empty(), "of another width");
-        assert_eq!(room.take_wide(), [1 << 90]);
-        let narrow = Released::in_room(vec![7, -8], &room).back_to(&room);
-        assert_eq!(room.take_wide(), [7, -8]);
+        assert_eq!(buffer.take_narrow(), [1, 2, 3]);
+        drop(Released::released_before(vec![1 << 90]).returning_to(&buffer));
+        assert!(buffer.take_narrow().is_empty(), "of another width");
+        assert_eq!(buffer.take_wide(), [1 << 90]);
+        let narrow = Released::into_buffer(vec![7, -8], &buffer).returning_to(&buffer);
+        assert_eq!(buffer.take_wide(), [7, -8]);
         drop(narrow);
-        assert_eq!(room.take_narrow(), [7, -8]);
+        assert_eq!(buffer.take_narrow(), [7, -8]);
     }
 }

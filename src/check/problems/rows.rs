@@ -225,7 +225,7 @@ fn of_shares(pipeline: &Pipeline, extent: Extent, seen: &SourceRows<'_>) -> Vec<
             add(kind, public || is_clocked, format!("{by}{name} {message}{need}{unit}"));
         }
     }
-    if seen.are_most(|count| count.leaping_clock) {
+    if seen.are_most(|count| count.clock_jump) {
         add(
             "leaping clock",
             true,

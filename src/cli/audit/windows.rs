@@ -11,8 +11,8 @@ use super::AuditArguments;
 /// Default number of trials. An estimate takes about a thousand times as long as a sum.
 const RUNS: u64 = 20_000;
 
-/// Rows of a window over those that it needs.
-const ROOM: usize = 2;
+/// Rows of a window divided by those that it needs.
+const ROWS_FACTOR: usize = 2;
 
 /// Minimum number of rows of a window without a lower limit.
 const LEAST_ROWS: usize = 200;
@@ -45,7 +45,7 @@ pub(super) fn execute(arguments: &AuditArguments, publication: &WindowPublicatio
     let charge = publication.charge();
     let longest = publication.span().longest(charge.epochs).max(1) as usize;
     let enough =
-        publication.rows_needed().map_or(LEAST_ROWS, |rows| rows.saturating_mul(ROOM).max(LEAST_ROWS));
+        publication.rows_needed().map_or(LEAST_ROWS, |rows| rows.saturating_mul(ROWS_FACTOR).max(LEAST_ROWS));
     let records_per_epoch = arguments.records.unwrap_or_else(|| enough.div_ceil(longest));
     let trials = arguments.runs.unwrap_or(RUNS);
     let counter = ProgressCounter::new(trials, "runs");

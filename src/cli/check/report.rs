@@ -94,7 +94,7 @@ impl<'a> CheckReport<'a> {
             ("late", "late, dropped", c.late),
             ("before_start", "before the first epoch, dropped", c.before_start),
             ("after_horizon", "after the last epoch, dropped", c.after_horizon),
-            ("leaping_clock", "too far ahead of the clock, dropped", c.leaping_clock),
+            ("clock_jump", "too far ahead of the clock, dropped", c.clock_jump),
             ("duplicates", "duplicates, dropped", c.duplicates),
             ("already_closed", "for epochs closed earlier, dropped", c.already_closed),
         ]

@@ -1,7 +1,7 @@
 //! Connections that carry lines, from one peer at a time.
 //!
 //! A listening source takes the next peer when the current one disconnects, or has been quiet for a
-//! while and another one is ready to send ([`door`](super::door)). A connecting source retries with
+//! while and another one is ready to send ([`listener`](super::listener)). A connecting source retries with
 //! growing pauses. Keep-alive probes detect a vanished peer. None of this ends the stream: it ends
 //! with the run.
 
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use zeroize::Zeroizing;
 
-use super::door::PeerListener;
 use super::encrypted::EncryptedPeer;
 use super::entry::{LONGEST, PeerAdmission, judge};
+use super::listener::PeerListener;
 use super::{SocketAddress, SocketSource, SocketTls};
 use crate::connect::{RequestError, SourceError};
 use crate::control::{Backoff, Control, POLL_INTERVAL};
@@ -39,10 +39,10 @@ const NEW_PEER: Duration = Duration::from_secs(1);
 /// The peers of a socket, one after the other.
 pub(super) struct PeerConnections {
     socket: SocketSource,
-    door: Option<PeerListener>,
+    listener: Option<PeerListener>,
     control: Control,
     peer: CurrentPeer,
-    attended: Instant,
+    served: Instant,
     /// Whether any peer was connected.
     has_connected: bool,
     /// Failed attempts in a row.
@@ -81,7 +81,7 @@ impl PeerConnections {
     /// # Errors
     /// If the address can't be listened on, or the key file can't be used.
     pub(super) fn open(socket: &SocketSource, control: &Control) -> io::Result<Self> {
-        let door = socket.listens.then(|| PeerListener::open(socket, control)).transpose()?;
+        let listener = socket.listens.then(|| PeerListener::open(socket, control)).transpose()?;
         if socket.expose && !socket.admits_only_some() {
             control.notice(&format!(
                 "{socket}: everybody who reaches this address can write records: give the source a key or tls_client_roots"
@@ -89,10 +89,10 @@ impl PeerConnections {
         }
         Ok(PeerConnections {
             socket: socket.clone(),
-            door,
+            listener,
             control: control.clone(),
             peer: CurrentPeer::default(),
-            attended: Instant::now(),
+            served: Instant::now(),
             has_connected: false,
             backoff: Backoff::default(),
         })
@@ -118,10 +118,10 @@ impl PeerConnections {
     /// If the connection to a server can't be secured until a person corrects something.
     pub(super) fn next(&mut self, mut last: Instant) -> io::Result<Option<PeerConnection>> {
         let name = self.name();
-        let is_first = !self.has_connected && self.door.is_none();
+        let is_first = !self.has_connected && self.listener.is_none();
         while !self.control.is_over(last) {
-            let connected = match &mut self.door {
-                Some(door) => door.attend(&self.control, &name).map(|()| door.next()),
+            let connected = match &mut self.listener {
+                Some(listener) => listener.serve_waiting(&self.control, &name).map(|()| listener.next()),
                 None => PeerStream::to(&self.socket, &self.control)
                     .map(|wire| Some(PeerConnection::trusted(wire))),
             };
@@ -131,7 +131,7 @@ impl PeerConnections {
                         self.control.note_attempt(&name, None);
                     }
                     self.has_connected = true;
-                    if self.door.is_some() {
+                    if self.listener.is_some() {
                         self.backoff.reset();
                     }
                     return Ok(Some(connection));
@@ -157,7 +157,7 @@ impl PeerConnections {
     /// # Errors
     /// As [`next`](Self::next): a server may judge our certificate after the handshake.
     pub(super) fn note_end(&mut self, error: Option<io::Error>, has_sent: bool) -> io::Result<()> {
-        if self.door.is_some() {
+        if self.listener.is_some() {
             return Ok(());
         }
         let error = error.map(|error| self.transient(error)).transpose()?;
@@ -196,14 +196,14 @@ impl PeerConnections {
     /// Handles waiting connections. Returns whether the current peer must give its turn to one of
     /// them. `progress` is the time of the current peer's last usable line, or of its connection if
     /// it `is_new`.
-    pub(super) fn must_make_room(&mut self, progress: Instant, is_new: bool) -> bool {
-        let Some(door) = self.door.as_mut().filter(|_| self.attended.elapsed() >= POLL_INTERVAL) else {
+    pub(super) fn must_give_way(&mut self, progress: Instant, is_new: bool) -> bool {
+        let Some(listener) = self.listener.as_mut().filter(|_| self.served.elapsed() >= POLL_INTERVAL) else {
             return false;
         };
-        self.attended = Instant::now();
+        self.served = Instant::now();
         // An error of the listener recurs on the next call, which reports it.
-        let _ = door.attend(&self.control, &self.socket.to_string());
-        let ready = door.ready();
+        let _ = listener.serve_waiting(&self.control, &self.socket.to_string());
+        let ready = listener.ready();
         let timeout = if is_new { NEW_PEER.min(QUIET_PEER / ready.max(1)) } else { QUIET_PEER };
         ready > 0 && progress.elapsed() >= timeout
     }

@@ -2,9 +2,9 @@
 //! `unix://`, `unix-listen://`. Input can't be read again, so it always goes through the journal.
 
 mod connection;
-mod door;
 mod encrypted;
 mod entry;
+mod listener;
 mod serve;
 
 use std::fmt;

@@ -13,7 +13,7 @@ use crate::format::row::{RECORD_LIMIT, Row};
 use crate::format::{BYTE_ORDER_MARK, Defect, Format};
 use crate::state::IngestJournal;
 
-const MAKE_ROOM: &str = "no usable line has come in time, and another peer is ready to send";
+const GIVE_WAY: &str = "no usable line has come in time, and another peer is ready to send";
 
 /// Maximum number of lines checked per chunk: if the peer sends rows, one of them is usable.
 const MAX_CHECKED_LINES: usize = 16;
@@ -80,8 +80,8 @@ fn read(
     let mut end = ConnectionEnd::default();
     let mut is_new = true;
     while !connections.control().is_over(*last_activity) && buffer.is_wanted() {
-        if connections.must_make_room(progress, is_new) {
-            return ConnectionEnd { refused: Some(MAKE_ROOM.into()), ..end };
+        if connections.must_give_way(progress, is_new) {
+            return ConnectionEnd { refused: Some(GIVE_WAY.into()), ..end };
         }
         match connection.read(&mut chunk) {
             Ok(0) => return end,

@@ -1,10 +1,10 @@
 //! Takes rows that were parsed ahead, in ranges, in the order of the file.
 
 use super::handover::{RangeHandover, RangeResult, ReaderState};
-use super::{ParsedFate, ParsedRange, ParsedRow, RangePlan, RangeSupply};
+use super::{ParsedOutcome, ParsedRange, ParsedRow, RangePlan, RangeSupply};
 use crate::connect::SourceError;
 use crate::source::RowSurvey;
-use crate::source::content::{RowContent, RowFate, UnusableRow};
+use crate::source::content::{RowContent, RowOutcome, UnusableRow};
 use crate::source::rows::RowReader;
 use crate::state::Position;
 
@@ -62,8 +62,8 @@ pub(crate) struct TakenRow {
 impl TakenRow {
     /// Returns its clock value, if a column moves the clock.
     pub(crate) fn clock(&self, has_clock: bool) -> Result<Option<i64>, UnusableRow> {
-        match self.row.fate {
-            ParsedFate::NoClock(unusable) => Err(unusable),
+        match self.row.outcome {
+            ParsedOutcome::NoClock(unusable) => Err(unusable),
             _ => Ok(has_clock.then_some(self.row.clock)),
         }
     }
@@ -198,14 +198,14 @@ impl RangeCursor {
 
     /// Returns the content of a row, and adds the values of a record to `values`, unless they stay.
     pub(crate) fn content(&self, taken: &TakenRow, values: &mut Vec<f64>) -> RowContent {
-        let ParsedRow { event, key, fate, .. } = taken.row;
-        let (event, fate) = match fate {
-            ParsedFate::NoEvent(unusable) | ParsedFate::NoClock(unusable) => {
-                (None, RowFate::Unusable(unusable))
+        let ParsedRow { event, key, outcome, .. } = taken.row;
+        let (event, outcome) = match outcome {
+            ParsedOutcome::NoEvent(unusable) | ParsedOutcome::NoClock(unusable) => {
+                (None, RowOutcome::Unusable(unusable))
             }
-            ParsedFate::Content(fate) => (Some(event), fate),
+            ParsedOutcome::Content(outcome) => (Some(event), outcome),
         };
-        let mut content = RowContent { event, fate, key, entity: None, fingerprint: None };
+        let mut content = RowContent { event, outcome, key, entity: None, fingerprint: None };
         if let Some(CurrentRange { range: ParsedRange { held, .. }, .. }) = &self.current
             && taken.row.is_record()
         {

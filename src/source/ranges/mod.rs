@@ -41,7 +41,7 @@ use hushflow_operators::Entity;
 use serde::{Deserialize, Serialize};
 
 use super::RowSurvey;
-use super::content::{RowFate, UnusableRow};
+use super::content::{RowOutcome, UnusableRow};
 use crate::connect::FileCut;
 use crate::state::Position;
 
@@ -264,17 +264,17 @@ pub(crate) struct ParsedRow {
     start: u32,
     /// Line ends from the start of the range.
     line: u32,
-    fate: ParsedFate,
+    outcome: ParsedOutcome,
 }
 
 /// What a row is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ParsedFate {
+enum ParsedOutcome {
     /// It does not move the clock.
     NoClock(UnusableRow),
     /// Its event time can't be read.
     NoEvent(UnusableRow),
-    Content(RowFate),
+    Content(RowOutcome),
 }
 
 /// Values of the records of a range. Private.
@@ -293,8 +293,8 @@ pub(crate) struct HeldContent {
 impl ParsedRow {
     /// Whether it has values.
     fn is_record(&self) -> bool {
-        use RowFate::{Blank, Partial, Record};
-        matches!(self.fate, ParsedFate::Content(Record | Partial(_) | Blank(_)))
+        use RowOutcome::{Blank, Partial, Record};
+        matches!(self.outcome, ParsedOutcome::Content(Record | Partial(_) | Blank(_)))
     }
 }
 

@@ -4,13 +4,13 @@ use std::io::{self, BufRead};
 use std::sync::Arc;
 
 use super::{
-    FileStretch, HeldContent, MOST_ROWS, ParsedFate, ParsedRange, ParsedRow, PooledVec, RangeBuffers,
+    FileStretch, HeldContent, MOST_ROWS, ParsedOutcome, ParsedRange, ParsedRow, PooledVec, RangeBuffers,
     RangeExtent, RangePlan,
 };
 use crate::connect::{SourceError, io_error};
 use crate::format::Defect;
 use crate::source::RowSurvey;
-use crate::source::content::{RowFate, RowRules, UnusableRow};
+use crate::source::content::{RowOutcome, RowRules, UnusableRow};
 use crate::source::rows::{RangeRow, RowReader};
 use crate::state::Position;
 
@@ -146,19 +146,19 @@ impl RangeParser {
             key: 0,
             start: u32::try_from(offset.checked_sub(start)?).ok()?,
             line: u32::try_from(row_line.checked_sub(line)?).ok()?,
-            fate: ParsedFate::NoClock(UnusableRow { slot: None, defect: Defect::Missing }),
+            outcome: ParsedOutcome::NoClock(UnusableRow { slot: None, defect: Defect::Missing }),
         };
         match rules.clock(row, &mut held.survey) {
-            Err(unusable) => parsed.fate = ParsedFate::NoClock(unusable),
+            Err(unusable) => parsed.outcome = ParsedOutcome::NoClock(unusable),
             Ok(clock) => {
                 parsed.clock = clock.unwrap_or(0);
                 let content = rules.content(row, &mut held.values, &mut held.survey);
                 parsed.key = content.key;
-                parsed.fate = match (content.event, content.fate) {
-                    (None, RowFate::Unusable(unusable)) => ParsedFate::NoEvent(unusable),
-                    (event, fate) => {
+                parsed.outcome = match (content.event, content.outcome) {
+                    (None, RowOutcome::Unusable(unusable)) => ParsedOutcome::NoEvent(unusable),
+                    (event, outcome) => {
                         parsed.event = event.unwrap_or(0);
-                        ParsedFate::Content(fate)
+                        ParsedOutcome::Content(outcome)
                     }
                 };
                 if parsed.is_record() {
@@ -173,7 +173,7 @@ impl RangeParser {
 
 /// Whether a row doesn't have the fields of the header.
 fn is_cut(row: &ParsedRow) -> bool {
-    matches!(row.fate, ParsedFate::NoClock(UnusableRow { slot: None, defect: Defect::FieldCount }))
+    matches!(row.outcome, ParsedOutcome::NoClock(UnusableRow { slot: None, defect: Defect::FieldCount }))
 }
 
 /// Returns where the first of a few rows begins that have the fields of the header, and the number

@@ -50,7 +50,7 @@ fn completed(
 
 /// Largest relative violation of the optimality conditions: the fit, both cones, complementarity.
 /// The sparsity is exact.
-fn missing_of_optimality(completion: &Completion) -> f64 {
+fn optimality_gap(completion: &Completion) -> f64 {
     let (w, m) = (completion.matrix(), completion.multiplier());
     let mut off_pattern = m.clone();
     let mut fit = 0.0f64;
@@ -193,7 +193,7 @@ fn completions_are_optimal() {
         let truth = covariance(size, &mut random);
         let pairs = some_pairs(size, count, &mut random);
         let completion = completed(&truth, &pairs, deviation, &mut random);
-        let missing = missing_of_optimality(&completion);
+        let missing = optimality_gap(&completion);
         assert!(missing <= 1e-8, "{size} {count} {deviation}: {missing:e}");
     }
 }

@@ -23,7 +23,7 @@
 //! term at most five times, so after n steps the error of an entry is below the share
 //! `(n + 8) 2⁻⁵⁰` of that column. The sensitivity to a participation comes from the whole matrix.
 
-use super::steps::{BufferStep, DelayStep, ROOM};
+use super::steps::{BufferStep, DelayStep, SLOTS};
 use super::variable::{logistic, shares};
 use super::{MAX_KNOTS, MAX_LOGARITHM, TWO_40, TWO_64, rows};
 use crate::strategy::MAX_DENSE_HORIZON;
@@ -158,7 +158,7 @@ fn step(parameters: &PeriodicBuffers, horizon: u64, t: u64) -> BufferStep {
 /// each update, so by at most `D = max_t Σ Π β`. A buffer errs by at most 2 units in an update that
 /// reads the delay line, and inherits at most `v_j D`.
 fn kept(steps: &[BufferStep], buffers: usize, delays: usize) -> Vec<f64> {
-    let (mut sums, mut most, mut weights) = ([0.0; ROOM], [0.0f64; ROOM], [0.0f64; ROOM]);
+    let (mut sums, mut most, mut weights) = ([0.0; SLOTS], [0.0f64; SLOTS], [0.0f64; SLOTS]);
     let (mut lines, mut longest) = (vec![0.0; delays], 0.0f64);
     for (t, step) in steps.iter().enumerate() {
         let step = step.real();

@@ -8,7 +8,7 @@
 //! # Columns
 //! This file also computes the entries of the columns of C, and bounds of their norms.
 
-use super::steps::{BufferCoefficients, BufferStep, ROOM, RealStep};
+use super::steps::{BufferCoefficients, BufferStep, RealStep, SLOTS};
 use super::{Buffered, Buffers, ExponentialBuffer, InverseBuffer, windows};
 use crate::strategy::samples;
 use crate::strategy::samples::GeometricTerm;
@@ -22,7 +22,7 @@ use libm::{exp, expm1, log1p, pow};
 use nalgebra::{DMatrix, DVector};
 
 /// The buffers and the one or two sums of a workload.
-const SIZE: usize = ROOM + 2;
+const SIZE: usize = SLOTS + 2;
 
 /// Covariances of the buffers and the sums.
 pub(super) type Covariance = [[f64; SIZE]; SIZE];
@@ -114,7 +114,7 @@ fn covariance_norms(strategy: &Buffered, workload: Workload, sums: WorkloadSums,
 /// `v ← D v + e x` with `x = (y − Σ r)/g`. With u = cov(v, x),
 /// `P ← D P Dᵀ + D u eᵀ + e (D u)ᵀ + e eᵀ var x`.
 pub(super) fn advance(covariance: &mut Covariance, step: &RealStep, sums: WorkloadSums) {
-    let from_buffers = |row: &[f64; SIZE]| -row[..ROOM].iter().sum::<f64>() / step.gain;
+    let from_buffers = |row: &[f64; SIZE]| -row[..SLOTS].iter().sum::<f64>() / step.gain;
     let mut overlap = covariance.each_ref().map(from_buffers);
     let variance = from_buffers(&overlap) + 1.0 / (step.gain * step.gain);
     covariance.iter_mut().for_each(|row| forget(row, step, sums));
@@ -125,7 +125,7 @@ pub(super) fn advance(covariance: &mut Covariance, step: &RealStep, sums: Worklo
     }
     forget(&mut overlap, step, sums);
     let mut added = [1.0; SIZE];
-    added[..ROOM].copy_from_slice(&step.inputs);
+    added[..SLOTS].copy_from_slice(&step.inputs);
     for (j, row) in covariance.iter_mut().enumerate() {
         for (k, entry) in row.iter_mut().enumerate() {
             *entry += overlap[j] * added[k] + added[j] * overlap[k] + added[j] * added[k] * variance;
@@ -136,9 +136,9 @@ pub(super) fn advance(covariance: &mut Covariance, step: &RealStep, sums: Worklo
 /// `D v`. The entry before the last is the momentum; it is unused if the last is a sum of x itself.
 fn forget(vector: &mut [f64; SIZE], step: &RealStep, sums: WorkloadSums) {
     vector.iter_mut().zip(step.decays).for_each(|(value, decay)| *value *= decay);
-    vector[ROOM] *= sums.decay;
-    vector[ROOM + 1] =
-        if sums.summed { vector[ROOM + 1] + vector[ROOM] } else { sums.decay * vector[ROOM + 1] };
+    vector[SLOTS] *= sums.decay;
+    vector[SLOTS + 1] =
+        if sums.summed { vector[SLOTS + 1] + vector[SLOTS] } else { sums.decay * vector[SLOTS + 1] };
 }
 
 /// Steps before the first leap, and the ratio of the elapsed time to the length of a leap.
@@ -209,7 +209,7 @@ pub(super) fn dense_norms(strategy: &Buffered, workload: Workload, steps: u64) -
     let all: Vec<RealStep> = (1..=steps).map(|t| strategy.coefficients.step(t).real()).collect();
     let delays = strategy.coefficients.delays();
     Box::new((1..=steps).map(move |t| {
-        let mut later = [0.0; ROOM];
+        let mut later = [0.0; SLOTS];
         let mut lines = vec![0.0; delays];
         let square = |i: u64| {
             let step = &all[i as usize - 1];
@@ -247,17 +247,17 @@ pub(super) fn matrix(strategy: &Buffered, steps: usize) -> Result<Matrix, Matrix
     let limit = MAX_DENSE_HORIZON as usize;
     let (matrix, roundings) = match &strategy.parameters.buffers {
         Buffers::Toeplitz(_) if steps > MAX_COLUMNS => return Err(MatrixError::Columns { found: steps }),
-        Buffers::Toeplitz(buffers) => (Matrix::toeplitz(coefficients(buffers, steps), steps)?, ROOM + 2),
+        Buffers::Toeplitz(buffers) => (Matrix::toeplitz(coefficients(buffers, steps), steps)?, SLOTS + 2),
         Buffers::PowerLaw(_) | Buffers::Variable(_) | Buffers::Periodic(_) if steps > limit => {
             return Err(MatrixError::WrittenOut { found: steps, limit });
         }
         Buffers::PowerLaw(_) | Buffers::Variable(_) | Buffers::Periodic(_) => {
-            (Matrix::dense(dense(strategy, steps))?, ROOM + steps)
+            (Matrix::dense(dense(strategy, steps))?, SLOTS + steps)
         }
     };
     let relative = roundings as f64 * 2f64.powi(-50) * (1.0 + 2f64.powi(-30));
     // Powers below the least float become 0; no column loses more than this.
-    let column = f64::MIN_POSITIVE * (ROOM * steps) as f64;
+    let column = f64::MIN_POSITIVE * (SLOTS * steps) as f64;
     let discrepancy = match strategy.coefficients.delays() {
         0 => Discrepancy { relative, column },
         // Errors are relative to the same column without cancellation.
@@ -297,7 +297,7 @@ fn all_steps(coefficients: &BufferCoefficients, steps: u64) -> Vec<BufferStep> {
 /// of the delay line: −1, or 1 for a bound of the changes by rounding.
 fn column(steps: &[BufferStep], delays: usize, sign: f64) -> impl Iterator<Item = f64> {
     let first = steps.first().map(BufferStep::real);
-    let mut parts = first.map_or([0.0; ROOM], |step| step.inputs);
+    let mut parts = first.map_or([0.0; SLOTS], |step| step.inputs);
     let mut line = first.map_or(0.0, |step| step.delay.input);
     let below = steps.iter().enumerate().skip(1).map(move |(lag, step)| {
         let (step, due) = (step.real(), delays > 0 && lag % delays == 0);

@@ -20,8 +20,8 @@ use super::variable::Variable;
 use super::{BufferedParameters, Buffers, ExponentialBuffer, MAX_BUFFERS, PowerLawBuffer, TWO_40, TWO_64};
 use libm::{exp, log, log1p, pow};
 
-/// Capacity for buffers; the coefficients of unused ones are 0.
-pub(super) const ROOM: usize = MAX_BUFFERS as usize;
+/// Number of slots for buffers; the coefficients of unused ones are 0.
+pub(super) const SLOTS: usize = MAX_BUFFERS as usize;
 
 const EXACT_TERMS: u64 = 24;
 
@@ -34,9 +34,9 @@ pub(super) struct BufferStep {
     /// g in units of 2⁻⁴⁰, at most 2⁴⁰.
     pub(super) gain: i64,
     /// h in units of 2⁻⁴⁰, at most 2⁴⁰.
-    pub(super) inputs: [i64; ROOM],
+    pub(super) inputs: [i64; SLOTS],
     /// θ in units of 2⁻⁶⁴.
-    pub(super) decays: [u64; ROOM],
+    pub(super) decays: [u64; SLOTS],
     /// All 0 without a delay line.
     pub(super) delay: DelayStep,
 }
@@ -49,7 +49,7 @@ pub(super) struct DelayStep {
     /// β in units of 2⁻⁶⁴.
     pub(super) decay: u64,
     /// v in units of 2⁻⁶⁴: the share that each buffer inherits.
-    pub(super) weights: [u64; ROOM],
+    pub(super) weights: [u64; SLOTS],
 }
 
 #[derive(Clone, Debug)]
@@ -67,8 +67,8 @@ pub(super) enum BufferCoefficients {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RealStep {
     pub(super) gain: f64,
-    pub(super) inputs: [f64; ROOM],
-    pub(super) decays: [f64; ROOM],
+    pub(super) inputs: [f64; SLOTS],
+    pub(super) decays: [f64; SLOTS],
     pub(super) delay: RealDelay,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct RealStep {
 pub(super) struct RealDelay {
     pub(super) input: f64,
     pub(super) decay: f64,
-    pub(super) weights: [f64; ROOM],
+    pub(super) weights: [f64; SLOTS],
 }
 
 impl BufferCoefficients {
@@ -177,10 +177,10 @@ pub(super) fn column_norm_squared(
     buffers: &[PowerLawBuffer],
     horizon: Option<u64>,
     i: u64,
-) -> (f64, [[f64; 3]; ROOM]) {
+) -> (f64, [[f64; 3]; SLOTS]) {
     let last = horizon.map_or(i + EXACT_TERMS, |horizon| horizon.min(i + EXACT_TERMS));
     let column = i as f64;
-    let (mut square, mut slopes) = (1.0, [[0.0; 3]; ROOM]);
+    let (mut square, mut slopes) = (1.0, [[0.0; 3]; SLOTS]);
     for t in (i + 1..=last).map(|t| t as f64) {
         let entries = buffers.iter().map(|b| b.weight * entry(b, column, t));
         let sum: f64 = entries.clone().sum();
@@ -198,7 +198,13 @@ pub(super) fn column_norm_squared(
 }
 
 /// Adds `∫ (Σ_j w_j i^(a_j) t^(−b_j))² dt` between two times.
-fn tail(buffers: &[PowerLawBuffer], i: f64, ends: [f64; 2], square: &mut f64, slopes: &mut [[f64; 3]; ROOM]) {
+fn tail(
+    buffers: &[PowerLawBuffer],
+    i: f64,
+    ends: [f64; 2],
+    square: &mut f64,
+    slopes: &mut [[f64; 3]; SLOTS],
+) {
     let [from, length] = [ends[0], log(ends[1] / ends[0])];
     for (slopes, one) in slopes.iter_mut().zip(buffers) {
         for other in buffers {

@@ -21,7 +21,7 @@
 //! square is at most `(3n + 3b² + 4) 2⁻⁵³`. The gain is lowered by `(4n + 64) 2⁻⁵²`, which is more
 //! than half of that for b ≤ 8, and `g v` is rounded down. So no column exceeds norm 1.
 
-use super::steps::{BufferStep, ROOM};
+use super::steps::{BufferStep, SLOTS};
 use super::{TWO_40, TWO_64, VariableBuffer};
 use crate::series::cubic_splines;
 use libm::{exp, log};
@@ -34,7 +34,7 @@ pub(super) struct Variable {
     /// g of every step, in units of 2⁻⁴⁰.
     pub(super) gains: Arc<[i64]>,
     /// Upper bound of `Σ_(s≤t) Π_(s≤l<t) θ_j(l)` over all t, for every buffer.
-    pub(super) kept: [f64; ROOM],
+    pub(super) kept: [f64; SLOTS],
 }
 
 impl Variable {
@@ -63,8 +63,8 @@ impl Variable {
 
 /// θ and v of a step.
 struct CurvePoint {
-    decays: [f64; ROOM],
-    weights: [f64; ROOM],
+    decays: [f64; SLOTS],
+    weights: [f64; SLOTS],
 }
 
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ struct Curves {
 impl Curves {
     /// θ, a multiple of 2⁻⁶⁴, and v; 0 beyond the buffers in use.
     fn at(&self, t: u64) -> CurvePoint {
-        let mut point = CurvePoint { decays: [0.0; ROOM], weights: [0.0; ROOM] };
+        let mut point = CurvePoint { decays: [0.0; SLOTS], weights: [0.0; SLOTS] };
         let Some(knots) = self.buffers.first().map(|buffer| buffer.decay.len()) else { return point };
         let (first, shares) = shares(self.horizon, knots, t as f64);
         let value = |curve: &[f64]| -> f64 {
@@ -112,7 +112,7 @@ fn gains(curves: &Curves) -> Arc<[i64]> {
     let margin = 1.0 - (4 * steps + 64) as f64 * f64::EPSILON;
     let count = curves.buffers.len();
     let mut gains = vec![0; steps as usize];
-    let mut below = [[0.0; ROOM]; ROOM];
+    let mut below = [[0.0; SLOTS]; SLOTS];
     for (before, gain) in gains.iter_mut().enumerate().rev() {
         let CurvePoint { decays, weights } = curves.at(before as u64 + 1);
         let mut square = 1.0;
@@ -127,8 +127,8 @@ fn gains(curves: &Curves) -> Arc<[i64]> {
     gains.into()
 }
 
-fn kept(curves: &Curves) -> [f64; ROOM] {
-    let (mut kept, mut most) = ([0.0; ROOM], [0.0f64; ROOM]);
+fn kept(curves: &Curves) -> [f64; SLOTS] {
+    let (mut kept, mut most) = ([0.0; SLOTS], [0.0f64; SLOTS]);
     for t in 1..=curves.horizon {
         let decays = curves.at(t).decays;
         for j in 0..curves.buffers.len() {

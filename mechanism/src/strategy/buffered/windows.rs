@@ -20,12 +20,12 @@
 
 use super::Buffered;
 use super::rows::{Covariance, advance};
-use super::steps::{ROOM, RealStep};
+use super::steps::{RealStep, SLOTS};
 use crate::strategy::RowNorms;
 use crate::workload::{Workload, WorkloadSums};
 
 /// The buffers and the running sum.
-const SIZE: usize = ROOM + 1;
+const SIZE: usize = SLOTS + 1;
 
 type Vector = [f64; SIZE];
 
@@ -81,7 +81,7 @@ fn sums_of(covariance: &Covariance) -> EarlierSum {
     let of_sum = covariance[covariance.len() - 1];
     let variance = of_sum[of_sum.len() - 1];
     let mut covariances = [variance; SIZE];
-    covariances[..ROOM].copy_from_slice(&of_sum[..ROOM]);
+    covariances[..SLOTS].copy_from_slice(&of_sum[..SLOTS]);
     EarlierSum { variance, covariances }
 }
 
@@ -92,8 +92,8 @@ fn identity() -> [Vector; SIZE] {
 /// The diagonal of M, and the vector u of `M = D − u 1ᵀ`, where 1 selects the buffers.
 fn parts(step: &RealStep) -> (Vector, Vector) {
     let (mut decays, mut inputs) = ([1.0; SIZE], [1.0 / step.gain; SIZE]);
-    decays[..ROOM].copy_from_slice(&step.decays);
-    inputs[..ROOM].iter_mut().zip(step.inputs).for_each(|(own, input)| *own *= input);
+    decays[..SLOTS].copy_from_slice(&step.decays);
+    inputs[..SLOTS].iter_mut().zip(step.inputs).for_each(|(own, input)| *own *= input);
     (decays, inputs)
 }
 
@@ -101,7 +101,7 @@ fn parts(step: &RealStep) -> (Vector, Vector) {
 fn multiply_left(matrix: &mut [Vector; SIZE], step: &RealStep) {
     let (decays, inputs) = parts(step);
     let mut sums = [0.0; SIZE];
-    for row in &matrix[..ROOM] {
+    for row in &matrix[..SLOTS] {
         sums.iter_mut().zip(row).for_each(|(sum, entry)| *sum += entry);
     }
     for ((row, decay), input) in matrix.iter_mut().zip(decays).zip(inputs) {
@@ -115,6 +115,6 @@ fn multiply_right(matrix: &mut [Vector; SIZE], step: &RealStep) {
     for row in matrix {
         let sum: f64 = row.iter().zip(inputs).map(|(entry, input)| entry * input).sum();
         row.iter_mut().zip(decays).for_each(|(entry, decay)| *entry *= decay);
-        row[..ROOM].iter_mut().for_each(|entry| *entry -= sum);
+        row[..SLOTS].iter_mut().for_each(|entry| *entry -= sum);
     }
 }

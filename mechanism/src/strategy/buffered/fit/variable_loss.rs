@@ -14,7 +14,7 @@
 //! linearly from block to block. A value costs O(b³ log² n) operations.
 
 use crate::{
-    strategy::buffered::{Square, array, rows::WorkloadSums, square, steps::ROOM, variable::shares},
+    strategy::buffered::{Square, array, rows::WorkloadSums, square, steps::SLOTS, variable::shares},
     workload::Workload,
 };
 use libm::{exp, expm1, log, log1p, pow};
@@ -77,12 +77,12 @@ fn blocks(workload: &Workload, steps: u64, knots: usize) -> Vec<StepBlock> {
 /// θ and v in a block; entries beyond the number of buffers are zero.
 #[derive(Clone, Copy, Default)]
 struct BlockCurves {
-    decays: [f64; ROOM],
+    decays: [f64; SLOTS],
     /// 1 − θ.
-    complements: [f64; ROOM],
+    complements: [f64; SLOTS],
     /// log θ.
-    logarithms: [f64; ROOM],
-    weights: [f64; ROOM],
+    logarithms: [f64; SLOTS],
+    weights: [f64; SLOTS],
 }
 
 /// Curves in every block.
@@ -173,9 +173,9 @@ impl<'a> CurvePass<'a> {
     }
 
     /// Column norms before scaling, in the middle of each block, and G at its end.
-    fn columns(&self) -> (Vec<f64>, Vec<Square<ROOM>>) {
+    fn columns(&self) -> (Vec<f64>, Vec<Square<SLOTS>>) {
         let buffers = self.buffers;
-        let mut below = [[0.0; ROOM]; ROOM];
+        let mut below = [[0.0; SLOTS]; SLOTS];
         let columns = self.points.iter().zip(&self.loss.blocks).rev().map(|(point, block)| {
             let end = below;
             let (half, all) = (point.fade(block.half()), point.fade(block.steps()));
@@ -290,7 +290,7 @@ impl<'a> CurvePass<'a> {
             let of_noise: f64 = slopes.noise[k].iter().zip(added).map(|(slope, added)| slope * added).sum();
             2.0 * of_noise - slopes.matrix[k][..buffers].iter().sum::<f64>()
         });
-        let (mut by_logit, mut by_weights) = ([0.0; ROOM], [0.0; ROOM]);
+        let (mut by_logit, mut by_weights) = ([0.0; SLOTS], [0.0; SLOTS]);
         for j in 0..buffers {
             by_logit[j] = slopes.matrix[j][j] * point.decays[j] * point.complements[j];
             by_weights[j] = by_added[j];
@@ -300,13 +300,13 @@ impl<'a> CurvePass<'a> {
     }
 
     /// Adds the slopes through the column norms, from the slopes H by G before each block.
-    fn add_slopes_of_columns(&mut self, norms: &[f64], below: &[Square<ROOM>], by_norm: &[f64]) {
-        let mut by_below = [[0.0; ROOM]; ROOM];
+    fn add_slopes_of_columns(&mut self, norms: &[f64], below: &[Square<SLOTS>], by_norm: &[f64]) {
+        let mut by_below = [[0.0; SLOTS]; SLOTS];
         for (number, end) in below.iter().enumerate() {
             let (point, block) = (self.points[number], &self.loss.blocks[number]);
             let (half, all) = (point.fade(block.half()), point.fade(block.steps()));
             let by_square = 0.5 * by_norm[number] / norms[number];
-            let (mut by_logit, mut by_weights) = ([0.0; ROOM], [0.0; ROOM]);
+            let (mut by_logit, mut by_weights) = ([0.0; SLOTS], [0.0; SLOTS]);
             for j in 0..self.buffers {
                 for k in 0..self.buffers {
                     let middle = point.earlier(&half, end[j][k], [j, k]);
@@ -324,7 +324,7 @@ impl<'a> CurvePass<'a> {
     }
 
     /// Adds the slopes by the logarithm of θ/(1 − θ) and by v of a block to those by the curves.
-    fn collect(&mut self, number: usize, by_logit: &[f64; ROOM], by_weights: &[f64; ROOM]) {
+    fn collect(&mut self, number: usize, by_logit: &[f64; SLOTS], by_weights: &[f64; SLOTS]) {
         let (weights, (first, shares)) = (self.points[number].weights, self.loss.blocks[number].shares);
         for j in 0..self.buffers {
             let slopes = [by_logit[j], by_weights[j] * weights[j]];
@@ -339,7 +339,7 @@ impl<'a> CurvePass<'a> {
 /// `1 − θ^m` of every buffer, and m.
 struct Fade {
     steps: f64,
-    lost: [f64; ROOM],
+    lost: [f64; SLOTS],
 }
 
 impl Fade {

@@ -99,7 +99,7 @@ impl PeerListener {
     ///
     /// # Errors
     /// If the listener fails. Waiting connections are read anyway.
-    pub(super) fn attend(&mut self, control: &Control, name: &str) -> io::Result<()> {
+    pub(super) fn serve_waiting(&mut self, control: &Control, name: &str) -> io::Result<()> {
         let accepted = self.accept(control, name);
         for mut waiting in std::mem::take(&mut self.waiting) {
             let refusal = match waiting.connection.settle() {
