@@ -199,8 +199,8 @@ pub(super) fn count_interval<'a>(
     histograms: impl Iterator<Item = &'a NoisyHistogram>,
     level: f64,
 ) -> Interval {
-    let words: Vec<_> = histograms.map(NoisyHistogram::word).collect();
-    selection::count_interval(moments.count(), moments.noise.count, level, &words)
+    let selections: Vec<_> = histograms.map(NoisyHistogram::count_selection).collect();
+    selection::count_interval(moments.count(), moments.noise.count, level, &selections)
 }
 
 #[derive(Debug)]

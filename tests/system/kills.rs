@@ -143,7 +143,7 @@ key = {{ column = 'key', discover = {{ delta = 1e-9, most = 30 }} }}
     let (expected, shown) = (values(&whole), shown_keys(&whole));
     assert!(expected.len() == EPOCHS && shown.iter().eq(["k0", "k1", "k2", "k3"]), "{shown:?}");
     let mut campaign = Kills::new(2);
-    while campaign.killed < kills(60) {
+    while campaign.killed < kills(20) {
         let is_seeded = campaign.rounds.is_multiple_of(2);
         let state = lab.path(&format!("state {}", campaign.rounds));
         campaign.round(if is_seeded { &seeded } else { &fresh }, &state, EPOCHS);

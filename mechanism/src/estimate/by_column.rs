@@ -62,7 +62,7 @@ pub struct SubsetMoments {
     noise: MomentNoise,
     /// The counts that decide the qualities of columns, with the correlation of their noise with
     /// that of the number of these rows.
-    words: Vec<Selection>,
+    selections: Vec<Selection>,
 }
 
 /// A covariance over the rows of a pair, before projection.
@@ -100,7 +100,7 @@ impl SubsetMoments {
     /// # Errors
     /// As [`NoisyMoments::intervals`].
     pub fn intervals(&self, confidence: Confidence) -> Result<MomentIntervals<'_>, DensityError> {
-        Ok(self.noisy().intervals(confidence)?.given(self.words.clone()))
+        Ok(self.noisy().intervals(confidence)?.given(self.selections.clone()))
     }
 }
 
@@ -152,8 +152,8 @@ impl<'a> ColumnwiseMoments<'a> {
         let mut coordinates = vec![self.column_count(column), self.first(column)];
         coordinates.extend((layout.second != SecondMoment::None).then(|| self.product(column, column)));
         let shared = self.moments.noise.count.powi(2) / 4.0;
-        let words = self.words(noise.count, |other| (other != column).then_some(shared));
-        SubsetMoments { layout, coordinates, noise, words }
+        let selections = self.selections(noise.count, |other| (other != column).then_some(shared));
+        SubsetMoments { layout, coordinates, noise, selections }
     }
 
     /// The same for all columns.
@@ -169,16 +169,16 @@ impl<'a> ColumnwiseMoments<'a> {
 
     /// The counts that decide the qualities of columns, for a number with this noise. `shared` is
     /// the covariance of the noise of the number and of a column's count; `None` leaves it out.
-    fn words(&self, noise: f64, shared: impl Fn(usize) -> Option<f64>) -> Vec<Selection> {
+    fn selections(&self, noise: f64, shared: impl Fn(usize) -> Option<f64>) -> Vec<Selection> {
         let (layout, of_columns) = self.layout_and_noise_of_columns();
-        let word = |column: usize| {
+        let selection = |column: usize| {
             let shared = shared(column)?;
             let count = self.column_count(column);
             let range = NoisyMoments { layout, coordinates: &[count], noise: of_columns }.count_range();
             let correlation = if noise > 0.0 { shared / noise / of_columns.count } else { 0.0 };
             Some(Selection::by_range(count, range, of_columns.count, correlation))
         };
-        (0..self.columns).filter_map(word).collect()
+        (0..self.columns).filter_map(selection).collect()
     }
 
     /// The moments of two columns over the rows that have both; `None` unless products of columns
@@ -215,7 +215,7 @@ impl<'a> ColumnwiseMoments<'a> {
             layout: Layout::new(2, SecondMoment::Full),
             coordinates: vec![count, sums[0], sums[1], squares[0], self.product(i, j), squares[1]],
             noise,
-            words: self.words(noise.count, shared),
+            selections: self.selections(noise.count, shared),
         })
     }
 
@@ -237,8 +237,8 @@ impl<'a> ColumnwiseMoments<'a> {
         let own = self.column(column);
         let (count, noise) = own.count();
         let range = own.noisy().count_range();
-        let words = [Selection::by_range(count, range, noise, 1.0)].into_iter().chain(own.words);
-        let interval = count_interval(count, noise, level, &words.collect::<Vec<_>>());
+        let selections = [Selection::by_range(count, range, noise, 1.0)].into_iter().chain(own.selections);
+        let interval = count_interval(count, noise, level, &selections.collect::<Vec<_>>());
         let reach = quantile::normal((1.0 - level) / 2.0 * BOUND_TAIL) * self.moments.noise.count;
         let all = Interval { lower: 0.0, upper: self.count().max(0.0) + reach };
         interval.within(all, quantile::normal((1.0 - level) / 2.0) * noise)
@@ -248,8 +248,8 @@ impl<'a> ColumnwiseMoments<'a> {
     /// columns.
     pub fn count_interval(&self, level: f64) -> Interval {
         let noise = self.moments.noise.count;
-        let words = self.words(noise, |_| Some(noise.powi(2) / 2.0));
-        count_interval(self.count(), noise, level, &words)
+        let selections = self.selections(noise, |_| Some(noise.powi(2) / 2.0));
+        count_interval(self.count(), noise, level, &selections)
     }
 
     /// Covariance matrix of all columns as a [`Projection`] makes it one, and the noise of its

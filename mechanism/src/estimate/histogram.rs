@@ -167,7 +167,7 @@ impl NoisyHistogram {
 
     /// Returns the total, which decides whether there are shares, as a selection for the count of
     /// all records.
-    pub fn word(&self) -> Selection {
+    pub fn count_selection(&self) -> Selection {
         // The total is the best estimate of the count, so its noise is a part of that of the count.
         let correlation = match self.tree.deviations().1 {
             Some(deviation) if deviation > 0.0 => self.tree.total_variance.sqrt() / deviation,
