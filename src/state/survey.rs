@@ -139,7 +139,7 @@ impl Survey {
     /// epoch is newer than all checkpoints.
     fn recognise_checkpoints(&mut self, at: u64, found: ChainLink, after: LogPosition) -> bool {
         for slot in &mut self.facts.checkpoints {
-            if let CheckpointSlot::Intact { epoch, link, genuine } = slot {
+            if let CheckpointSlot::Intact { epoch, link, genuine, .. } = slot {
                 *genuine |= *epoch == at && *link == found;
             }
         }
