@@ -158,4 +158,53 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    #[ignore = "measure"]
+    fn zz_measure() {
+        use crate::state::{EpochFrame, PublicHeader, Store};
+        use std::time::Instant;
+        for old in [true, false] {
+            let outer = tempfile::tempdir().unwrap();
+            let path = outer.path().join("s");
+            let header = PublicHeader { parameters: b"horizon = 10".to_vec(), private: true };
+            let (mut store, _) = Store::open(&path, &header).unwrap();
+            let mut h = EntityHistories::new(EntityLimits { min_separation: 1, ..limits(u64::MAX) });
+            let hash = |i: u128| Entity(i.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_ac3a_2b1d_5e77));
+            let mut next = 0u128;
+            for epoch in 1..=64 * 9u64 {
+                let n: u128 = if epoch == 1 { 1_000_000 } else { 100 };
+                let admitted: Vec<Entity> = (0..n).map(|i| hash((next + i) % 1_000_000)).collect();
+                next += n;
+                let frame = EpochFrame { epoch, positions: vec![], sums: vec![1].into(), values: vec![1], admitted: Some(Zeroizing::new(admitted.iter().map(|e| e.0).collect())) };
+                store.commit(&[frame]).unwrap();
+                h.advance(epoch, admitted).unwrap();
+                if epoch % 64 == 0 {
+                    let states: ShardStates = vec![(0, vec![0; 64].into())];
+                    let lens = || std::fs::read_dir(&path).unwrap().map(|e| e.unwrap()).filter(|e| { let n = e.file_name().into_string().unwrap(); n.contains("entities") || n.contains("checkpoint") }).map(|e| e.metadata().unwrap().len()).sum::<u64>();
+                    let before = lens();
+                    let began = Instant::now();
+                    if old {
+                        let bytes = options().serialize(&(&states, h.to_vec())).unwrap();
+                        store.checkpoint(epoch, &bytes).unwrap();
+                    } else {
+                        let bytes = options().serialize(&states).unwrap();
+                        store.checkpoint_with(epoch, &bytes, Some(&mut h)).unwrap();
+                    }
+                    eprintln!("old {old} epoch {epoch}: {:?}, files {} -> {}", began.elapsed(), before, lens());
+                }
+            }
+            drop(store);
+            let began = Instant::now();
+            let (_, rec) = Store::open(&path, &header).unwrap();
+            let t = began.elapsed();
+            if !old {
+                let c = rec.checkpoint.unwrap();
+                let (_, h) = restored(&c, rec.entities, Some(limits(u64::MAX))).unwrap();
+                eprintln!("start {t:?}, restored {} in {:?}", h.unwrap().number(), began.elapsed());
+            } else {
+                eprintln!("start {t:?}");
+            }
+        }
+    }
 }

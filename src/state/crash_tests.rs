@@ -1,4 +1,4 @@
-//! Injects every fault at every call that changes the disk, in a run of thirty epochs and again
+//! Injects every fault at every call that changes the disk, in a run of twenty epochs and again
 //! during the recovery. Requirements:
 //!
 //! - an acknowledged epoch is never lost;
@@ -22,7 +22,7 @@ use super::{
 use std::collections::BTreeMap;
 use zeroize::Zeroizing;
 
-const EPOCHS: u64 = 30;
+const EPOCHS: u64 = 20;
 
 fn header() -> PublicHeader {
     PublicHeader { parameters: b"clip_norm = 1".to_vec(), private: true }
@@ -159,7 +159,7 @@ impl CrashObserver {
                 return stays_stopped(&mut store, disk);
             }
             self.acknowledged = last;
-            if last % 5 == 0 && checkpoint(&mut store, last - 1).is_err() {
+            if last % 2 == 0 && checkpoint(&mut store, last - 1).is_err() {
                 return stays_stopped(&mut store, disk);
             }
         }
