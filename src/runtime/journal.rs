@@ -31,7 +31,8 @@ use crate::metrics::Metrics;
 use crate::pipeline::Pipeline;
 use crate::publication::{Calibration, MomentPublication, Publication, PublicationError};
 use crate::state::{
-    CommittedEpoch, Enrolment, IngestJournal, RecoveredState, SavedEntities, SourcePosition, StateError, Store,
+    CommittedEpoch, Enrolment, IngestJournal, RecoveredState, SavedEntities, SourcePosition, StateError,
+    Store,
 };
 use crate::time;
 

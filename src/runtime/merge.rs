@@ -268,7 +268,8 @@ impl Merge {
             return false;
         };
         let closed = self.clocks.closed;
-        sources[number].elsewhere.iter().for_each(|reader| reader.taken(closed));
+        let more_wait = !sources[number].events.is_empty();
+        sources[number].elsewhere.iter().for_each(|reader| reader.taken(closed, more_wait));
         let clock = &mut self.clocks.readers[number];
         clock.next_row = next_row;
         self.sources[clock.source].partitions.iter().for_each(|found| found.note(partitions));

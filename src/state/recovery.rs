@@ -233,7 +233,9 @@ mod tests {
                 list: None,
             })
         };
-        [CheckpointSlot::Absent, CheckpointSlot::Unreadable { list: None }].into_iter().chain((1..4).flat_map(intact))
+        [CheckpointSlot::Absent, CheckpointSlot::Unreadable { list: None }]
+            .into_iter()
+            .chain((1..4).flat_map(intact))
     }
 
     fn anchors() -> impl Iterator<Item = Option<AnchorContent>> {

@@ -244,10 +244,12 @@ fn bounds_survive_kills_and_other_numbers_of_workers() {
 
 /// Leaves a part of a frame behind each list of entities, as a kill during a checkpoint may do.
 fn tear_lists(state: &Path) {
-    let names = std::fs::read_dir(state).expect("a state directory").map(|entry| entry.expect("an entry").path());
+    let names =
+        std::fs::read_dir(state).expect("a state directory").map(|entry| entry.expect("an entry").path());
     for list in names.filter(|path| path.extension().is_some_and(|extension| extension == "list")) {
         let bytes = std::fs::read(&list).expect("a list");
-        std::fs::write(&list, [&bytes[..], &bytes[16..bytes.len() - 1]].concat()).expect("a list can be torn");
+        std::fs::write(&list, [&bytes[..], &bytes[16..bytes.len() - 1]].concat())
+            .expect("a list can be torn");
     }
 }
 

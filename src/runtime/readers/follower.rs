@@ -44,7 +44,7 @@ impl Follower {
                     post.send(0, ReaderMessage::HandBack(Box::new(result)));
                     batches.all(|records| dealer.send_records(records))
                 }
-                ReaderMessage::Taken(reader, closed) => match partitions.take(reader, closed) {
+                ReaderMessage::Taken(events) => match partitions.take(&events) {
                     None => return false,
                     Some(records) => records.is_empty() || dealer.send_records(records),
                 },
@@ -53,7 +53,7 @@ impl Follower {
                     dealer.finish();
                     return true;
                 }
-                ReaderMessage::Parsed(..) | ReaderMessage::HandBack(_) | ReaderMessage::Event(_) => {
+                ReaderMessage::Parsed(..) | ReaderMessage::HandBack(_) | ReaderMessage::Events(_) => {
                     return false;
                 }
             };

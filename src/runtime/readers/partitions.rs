@@ -7,21 +7,23 @@
 //! ```
 //!
 //! A reader of another process runs as a [reader](super::super::threads) of the first one: its
-//! events go to the [merge](super::super::merge) in their order, without values. The process keeps
-//! the values of at most [`WAITING_EVENTS`] events, until the merge has taken them. So a partition
-//! whose clock is far ahead is paused there too.
+//! events go to the [merge](super::super::merge) in their order, without values. Events that need no
+//! waiting are sent together, as a block. The process keeps the values of at most
+//! [`WAITING_EVENTS`] blocks, until the merge has taken them. So a partition whose clock is far
+//! ahead is paused there too.
 //!
 //! The position to resume from comes with the marks, and is committed by the first process. What a
 //! lost process had read and not delivered is read again by the next run.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
-use crossbeam::channel::{Receiver, Sender, bounded};
+use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
 use hushflow_operators::{Entity, Fault, Records};
 
 use super::post::{
-    MISMATCH, PartitionEvent, PartitionRequest, Post, PostBox, ReaderMessage, SentEvent, WeakPost,
+    MISMATCH, PartitionEvents, PartitionRequest, Post, PostBox, ReaderMessage, SentEvent, WeakPost,
 };
 use super::spawn;
 use crate::connect::Partitions;
@@ -30,7 +32,9 @@ use crate::pipeline::Pipeline;
 use crate::runtime::ingest::{open_reader, partitions_of};
 use crate::runtime::late::LateRule;
 use crate::runtime::threads::{ReaderEvent, ReaderThread, WAITING_EVENTS};
-use crate::source::{RecordBatch, RowCounters, RowSurvey, SourceError, SourceEvent, SourceReader};
+use crate::source::{
+    BATCH_RECORDS, RecordBatch, RowCounters, RowSurvey, SourceError, SourceEvent, SourceReader,
+};
 
 /// The processes of a cluster that read partitions, as the first one asks them.
 pub(in crate::runtime) struct PartitionReaders {
@@ -56,11 +60,11 @@ impl PartitionReaders {
         let (readers, raised) = (Arc::clone(&events), fault.clone());
         spawn("partitions", fault, move || {
             for message in messages {
-                let ReaderMessage::Event(event) = message else { continue };
-                let PartitionEvent { reader, event } = *event;
+                let ReaderMessage::Events(block) = message else { continue };
+                let PartitionEvents { reader, events } = *block;
                 match locked(&readers).get(&reader) {
                     // The receiver is gone if the run has ended.
-                    Some(sender) => drop(sender.send(received(event))),
+                    Some(sender) => events.into_iter().for_each(|event| drop(sender.send(received(event)))),
                     None => return raised.raise(MISMATCH),
                 }
             }
@@ -81,7 +85,8 @@ impl PartitionReaders {
         if process == 0 {
             return None;
         }
-        let (sender, events) = bounded(WAITING_EVENTS);
+        // The turns of the reader bound them.
+        let (sender, events) = unbounded();
         locked(&self.events).insert(number, sender);
         let resume = reader.resume_point();
         let request = PartitionRequest { reader: number, source, partition, found, resume, closed };
@@ -99,9 +104,13 @@ pub(in crate::runtime) struct RemoteReader {
 }
 
 impl RemoteReader {
-    /// Informs it that its oldest event is taken, when the epochs up to this one are closed.
-    pub(in crate::runtime) fn taken(&self, closed: u64) {
-        self.post.send(self.process, ReaderMessage::Taken(self.number, closed));
+    /// Informs it that its oldest event is taken, when the epochs up to this one are closed; soon, if
+    /// more events wait to be taken.
+    pub(in crate::runtime) fn taken(&self, closed: u64, more_wait: bool) {
+        self.post.note_taken(self.process, self.number, closed);
+        if !more_wait {
+            self.post.send_taken(self.process);
+        }
     }
 }
 
@@ -149,8 +158,20 @@ fn received(event: ReaderEvent<SentEvent, Vec<u8>>) -> ReaderEvent {
     event.map(received, |survey| Box::new(RowSurvey::of_padded(&survey).unwrap_or_default()))
 }
 
-/// Records of the events of a reader that the first process has not taken, the oldest first.
-type HeldRecords = Arc<Mutex<VecDeque<Records>>>;
+/// Largest number of events of a block.
+const BLOCK_EVENTS: usize = 1024;
+
+/// How long the first event of a block waits for others.
+const BLOCK_TIME: Duration = Duration::from_millis(1);
+
+/// Records of the events of a reader that the first process has not taken, the oldest first. The last
+/// event of a block returns a turn.
+type HeldRecords = Arc<Mutex<VecDeque<HeldEvent>>>;
+
+struct HeldEvent {
+    records: Records,
+    ends_block: bool,
+}
 
 /// The open partitions of a source, once any of them is read.
 type OpenPartitions = Arc<OnceLock<Option<Arc<dyn Partitions>>>>;
@@ -165,7 +186,7 @@ pub(super) struct PartitionFollower {
     late: LateRule,
     /// By source.
     partitions: Vec<OpenPartitions>,
-    /// By the number of the reader: its records, and its turns to read another event.
+    /// By the number of the reader: its records, and its turns to read another block.
     readers: HashMap<usize, (HeldRecords, Sender<()>)>,
 }
 
@@ -205,14 +226,20 @@ impl PartitionFollower {
         true
     }
 
-    /// Takes the records of the oldest event of a reader, of which those up to `closed` are late;
-    /// `None` if it has none.
-    pub(super) fn take(&mut self, reader: usize, closed: u64) -> Option<Records> {
-        let (held, turn) = self.readers.get(&reader)?;
-        let mut records = locked(held).pop_front()?;
-        let _ = turn.try_send(());
-        self.late.apply(&mut records, &mut Vec::new(), closed, &mut RowCounters::default());
-        Some(records)
+    /// Takes the records of the oldest events: for each event its reader, and the epoch up to which
+    /// records are late. `None` if there is no such event.
+    pub(super) fn take(&mut self, events: &[(usize, u64)]) -> Option<Records> {
+        let mut all = Records::default();
+        for &(reader, closed) in events {
+            let (held, turn) = self.readers.get(&reader)?;
+            let HeldEvent { mut records, ends_block } = locked(held).pop_front()?;
+            if ends_block {
+                let _ = turn.try_send(());
+            }
+            self.late.apply(&mut records, &mut Vec::new(), closed, &mut RowCounters::default());
+            all.append(records);
+        }
+        Some(all)
     }
 }
 
@@ -236,31 +263,54 @@ impl PartitionThread {
         let partitions = self.partitions.get_or_init(|| partitions_of(read, control, found)).clone();
         let mut opened = open_reader(read, control, partitions.as_deref(), (partition, resume), closed);
         while self.turns.recv().is_ok() {
-            let mut event = match opened {
-                Ok(ref mut reader) => ReaderEvent::next(reader),
+            let mut block = match opened {
+                Ok(ref mut reader) => next_block(reader),
                 Err(fault) => {
-                    self.send(ReaderEvent::failed(fault), has_entities);
+                    self.send(vec![ReaderEvent::failed(fault)], has_entities);
                     return;
                 }
             };
-            event.partitions = partitions.as_ref().map_or(0, |partitions| partitions.number());
-            let is_last = event.is_last();
-            if !self.send(event, has_entities) || is_last {
+            let found = partitions.as_ref().map_or(0, |partitions| partitions.number());
+            block.iter_mut().for_each(|event| event.partitions = found);
+            let is_last = block.last().is_some_and(ReaderEvent::is_last);
+            if !self.send(block, has_entities) || is_last {
                 return;
             }
         }
     }
 
-    /// Keeps the records of an event and sends the rest. Returns whether the run goes on.
-    fn send(&mut self, event: ReaderEvent, has_entities: bool) -> bool {
-        let rows = event.counters.rows;
-        let since = rows - std::mem::replace(&mut self.rows, rows);
-        let (kept, event) = split(event, since, (self.process, has_entities));
-        locked(&self.held).push_back(kept);
+    /// Keeps the records of a block and sends the rest. Returns whether the run goes on.
+    fn send(&mut self, block: Vec<ReaderEvent>, has_entities: bool) -> bool {
+        let (mut held, mut events) = (VecDeque::new(), Vec::with_capacity(block.len()));
+        for event in block {
+            let rows = event.counters.rows;
+            let since = rows - std::mem::replace(&mut self.rows, rows);
+            let (records, event) = split(event, since, (self.process, has_entities));
+            held.push_back(HeldEvent { records, ends_block: false });
+            events.push(event);
+        }
+        held.back_mut().into_iter().for_each(|last| last.ends_block = true);
+        locked(&self.held).append(&mut held);
         let Some(post) = self.post.upgrade() else { return false };
-        let event = PartitionEvent { reader: self.request.reader, event };
-        post.send(0, ReaderMessage::Event(Box::new(event)));
+        let events = PartitionEvents { reader: self.request.reader, events };
+        post.send(0, ReaderMessage::Events(Box::new(events)));
         true
+    }
+}
+
+/// Waits for the next event, and takes those that follow without waiting.
+fn next_block(reader: &mut SourceReader) -> Vec<ReaderEvent> {
+    let (before, since) = (reader.counters().rows, Instant::now());
+    let mut block = Vec::new();
+    loop {
+        let event = ReaderEvent::next(reader);
+        let is_over = event.is_last() || reader.has_read_all();
+        block.push(event);
+        let rows = reader.counters().rows - before;
+        let is_full = block.len() >= BLOCK_EVENTS || rows >= BATCH_RECORDS as u64;
+        if is_over || is_full || since.elapsed() >= BLOCK_TIME {
+            return block;
+        }
     }
 }
 
@@ -298,7 +348,8 @@ mod tests {
         let length = |records, unlisted: &[u8]| {
             let mut survey = RowSurvey::default();
             (0..records).for_each(|_| *survey.unlisted_keys.entry(unlisted.to_vec()).or_default() += 1);
-            bincode::serialized_size(&PartitionEvent { reader: 3, event: sent(records, survey).1 }).unwrap()
+            bincode::serialized_size(&PartitionEvents { reader: 3, events: vec![sent(records, survey).1] })
+                .unwrap()
         };
         let expected = length(100, b"");
         for (records, unlisted) in [(0, &b""[..]), (1, b"secret"), (99, b"a longer secret")] {
