@@ -1,4 +1,4 @@
-//! Injects every fault at every call that changes the disk, in a run of twelve epochs and again
+//! Injects every fault at every call that changes the disk, in a run of fourteen epochs and again
 //! during the recovery. Requirements:
 //!
 //! - an acknowledged epoch is never lost;
@@ -22,7 +22,8 @@ use super::{
 use std::collections::BTreeMap;
 use zeroize::Zeroizing;
 
-const EPOCHS: u64 = 12;
+/// Epochs of a run.
+pub(super) const EPOCHS: u64 = 14;
 
 /// The last epochs of commits after which there is a checkpoint of the epoch before. The fifth one
 /// begins a list of entities to which the third has appended.

@@ -15,13 +15,10 @@
 
 use super::{
     EpochFrame, StateError,
-    crash_tests::{BrokenPromise, CrashObserver, checkpoint, stays_stopped},
+    crash_tests::{BrokenPromise, CrashObserver, EPOCHS, checkpoint, stays_stopped},
     simulated::{DiskFault, LOSSES, PowerLoss, SimulatedDisk},
     storage::PUBLIC_LOG,
 };
-
-/// Epochs of a schedule.
-const EPOCHS: u64 = 14;
 
 /// Largest number of runs in a schedule.
 const MAX_RUNS: u64 = 6;
