@@ -137,7 +137,8 @@ impl Merge {
         let can_read = self.pipeline.sources[source].input.source().opens_anywhere();
         let found = self.sources[source].partitions.as_ref().map_or(0, |partitions| partitions.number());
         let name = PartitionName { source, partition, found };
-        if can_read { elsewhere.begin(number, name, reader, self.clocks.closed) } else { None }
+        let read = (reader, self.sources[source].list.as_ref());
+        if can_read { elsewhere.begin(number, name, read, self.clocks.closed) } else { None }
     }
 
     /// Begins to read partitions that were found since. Returns whether to continue.

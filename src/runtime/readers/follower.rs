@@ -48,12 +48,16 @@ impl Follower {
                     None => return false,
                     Some(records) => records.is_empty() || dealer.send_records(records),
                 },
+                ReaderMessage::Numbered(reader) => {
+                    partitions.numbered(reader);
+                    true
+                }
                 ReaderMessage::Closed(epoch) => dealer.close_through(epoch),
                 ReaderMessage::End => {
                     dealer.finish();
                     return true;
                 }
-                ReaderMessage::Parsed(..) | ReaderMessage::HandBack(_) | ReaderMessage::Events(_) => {
+                ReaderMessage::Parsed(..) | ReaderMessage::HandBack(_) | ReaderMessage::Events(_) | ReaderMessage::Found(..) => {
                     return false;
                 }
             };

@@ -22,14 +22,15 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Receiver, Sender, bounded, unbounded};
 use hushflow_operators::{Entity, Fault, Records};
 
+use super::lists::{ListsElsewhere, RemoteList};
 use super::post::{
     MISMATCH, PartitionEvents, PartitionRequest, Post, PostBox, ReaderMessage, SentEvent, WeakPost,
 };
 use super::spawn;
-use crate::connect::Partitions;
+use crate::connect::{FileList, Partitions};
 use crate::control::Control;
 use crate::pipeline::Pipeline;
-use crate::runtime::ingest::{open_reader, partitions_of};
+use crate::runtime::ingest::{PartOf, open_reader, partitions_of};
 use crate::runtime::late::LateRule;
 use crate::runtime::threads::{ReaderEvent, ReaderThread, WAITING_EVENTS};
 use crate::source::{
@@ -42,6 +43,7 @@ pub(in crate::runtime) struct PartitionReaders {
     processes: usize,
     /// Where the events of each reader go.
     events: Arc<Mutex<HashMap<usize, Sender<ReaderEvent>>>>,
+    lists: ListsElsewhere,
 }
 
 /// A partition to read: its source, its number, and the partitions of the source found so far.
@@ -57,10 +59,19 @@ impl PartitionReaders {
     pub(super) fn start(post: PostBox, processes: usize, fault: &Fault) -> Self {
         let PostBox { post, received: messages } = post;
         let events = Arc::<Mutex<HashMap<usize, Sender<ReaderEvent>>>>::default();
+        let lists = ListsElsewhere::default();
         let (readers, raised) = (Arc::clone(&events), fault.clone());
+        let (kept, answers) = (lists.clone(), Arc::downgrade(&post));
         spawn("partitions", fault, move || {
             for message in messages {
-                let ReaderMessage::Events(block) = message else { continue };
+                let block = match message {
+                    ReaderMessage::Events(block) => block,
+                    ReaderMessage::Found(reader, names) => {
+                        kept.number(reader, &names, &answers, &raised);
+                        continue;
+                    }
+                    _ => continue,
+                };
                 let PartitionEvents { reader, events } = *block;
                 match locked(&readers).get(&reader) {
                     // The receiver is gone if the run has ended.
@@ -69,7 +80,7 @@ impl PartitionReaders {
                 }
             }
         });
-        PartitionReaders { post, processes, events }
+        PartitionReaders { post, processes, events, lists }
     }
 
     /// Hands the reader with this number to the process whose turn it is; `None` if that is this
@@ -78,7 +89,7 @@ impl PartitionReaders {
         &self,
         number: usize,
         PartitionName { source, partition, found }: PartitionName,
-        reader: &mut SourceReader,
+        (reader, list): (&mut SourceReader, Option<&Arc<dyn FileList>>),
         closed: u64,
     ) -> Option<ReaderThread> {
         let process = number % self.processes;
@@ -89,7 +100,9 @@ impl PartitionReaders {
         let (sender, events) = unbounded();
         locked(&self.events).insert(number, sender);
         let resume = reader.resume_point();
-        let request = PartitionRequest { reader: number, source, partition, found, resume, closed };
+        let names = list.map(|list| list.names());
+        list.into_iter().for_each(|list| self.lists.insert(number, process, Arc::clone(list)));
+        let request = PartitionRequest { reader: number, source, partition, found, resume, closed, names };
         self.post.send(process, ReaderMessage::Read(request));
         let elsewhere = RemoteReader { number, process, post: Arc::clone(&self.post) };
         Some(ReaderThread::receiving(events, Some(elsewhere)))
@@ -188,6 +201,8 @@ pub(super) struct PartitionFollower {
     partitions: Vec<OpenPartitions>,
     /// By the number of the reader: its records, and its turns to read another block.
     readers: HashMap<usize, (HeldRecords, Sender<()>)>,
+    /// By the number of the reader: where to send that the files that it has found are numbered.
+    lists: HashMap<usize, Sender<()>>,
 }
 
 impl PartitionFollower {
@@ -207,11 +222,12 @@ impl PartitionFollower {
             late: LateRule::new(pipeline),
             partitions: pipeline.sources.iter().map(|_| OpenPartitions::default()).collect(),
             readers: HashMap::new(),
+            lists: HashMap::new(),
         }
     }
 
     /// Begins to read a partition.
-    pub(super) fn read(&mut self, request: PartitionRequest) -> bool {
+    pub(super) fn read(&mut self, mut request: PartitionRequest) -> bool {
         let Some(partitions) = self.partitions.get(request.source).cloned() else { return false };
         let (turn, turns) = bounded(WAITING_EVENTS);
         (0..WAITING_EVENTS).for_each(|_| {
@@ -220,10 +236,22 @@ impl PartitionFollower {
         let held = HeldRecords::default();
         self.readers.insert(request.reader, (Arc::clone(&held), turn));
         let (process, post, rows) = (self.process, self.post.clone(), 0);
-        let mut thread = PartitionThread { request, process, post, turns, held, partitions, rows };
+        let names = request.names.take();
+        let list = names.map(|names| RemoteList::new(request.reader, self.post.clone(), names));
+        let list = list.map(|(list, numbered)| {
+            self.lists.insert(request.reader, numbered);
+            Arc::new(list) as Arc<dyn FileList>
+        });
+        let mut thread = PartitionThread { request, list, process, post, turns, held, partitions, rows };
         let (pipeline, control) = (Arc::clone(&self.pipeline), self.control.clone());
         spawn("partition", &self.fault, move || thread.read(&pipeline, &control));
         true
+    }
+
+    /// Notes that the files that a reader has found are numbered.
+    pub(super) fn numbered(&self, reader: usize) {
+        // The receiver is gone if the reader has failed.
+        let _ = self.lists.get(&reader).map(|list| list.send(()));
     }
 
     /// Takes the records of the oldest events: for each event its reader, and the epoch up to which
@@ -246,6 +274,8 @@ impl PartitionFollower {
 /// What the thread of a partition needs.
 struct PartitionThread {
     request: PartitionRequest,
+    /// The list of the source's files, if it keeps one.
+    list: Option<Arc<dyn FileList>>,
     process: usize,
     post: WeakPost,
     turns: Receiver<()>,
@@ -261,7 +291,11 @@ impl PartitionThread {
         let PartitionRequest { source, partition, found, resume, closed, .. } = self.request;
         let (read, has_entities) = ((pipeline, source), pipeline.entity.is_some());
         let partitions = self.partitions.get_or_init(|| partitions_of(read, control, found)).clone();
-        let mut opened = open_reader(read, control, partitions.as_deref(), (partition, resume), closed);
+        let part_of = match &partitions {
+            Some(partitions) => PartOf::Partitions(&**partitions),
+            None => PartOf::Listed(self.list.take()),
+        };
+        let mut opened = open_reader(read, control, part_of, (partition, resume), closed);
         while self.turns.recv().is_ok() {
             let mut block = match opened {
                 Ok(ref mut reader) => next_block(reader),

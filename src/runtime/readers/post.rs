@@ -38,6 +38,10 @@ pub(super) enum ReaderMessage {
     /// The first process has taken the oldest events that it had not taken, one after the other:
     /// for each the reader, and the epoch up to which its records are late.
     Taken(Vec<(usize, u64)>),
+    /// A reader has found files with these names, and waits until they are numbered.
+    Found(usize, Vec<Vec<u8>>),
+    /// The files that a reader has found are numbered.
+    Numbered(usize),
     /// All epochs up to this one are closed.
     Closed(u64),
     /// End of the input.
@@ -55,7 +59,7 @@ pub(super) struct RangeRequest {
 }
 
 /// A partition to read.
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct PartitionRequest {
     /// The number of its reader among all of the run.
     pub(super) reader: usize,
@@ -66,6 +70,8 @@ pub(super) struct PartitionRequest {
     pub(super) resume: ResumePoint,
     /// Epochs up to this one are closed.
     pub(super) closed: u64,
+    /// The list of the source's files, if it keeps one.
+    pub(super) names: Option<Vec<Vec<u8>>>,
 }
 
 /// What the reader of a partition has come to. Its length follows from the numbers of rows and of
