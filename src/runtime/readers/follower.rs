@@ -57,7 +57,10 @@ impl Follower {
                     dealer.finish();
                     return true;
                 }
-                ReaderMessage::Parsed(..) | ReaderMessage::HandBack(_) | ReaderMessage::Events(_) | ReaderMessage::Found(..) => {
+                ReaderMessage::Parsed(..)
+                | ReaderMessage::HandBack(_)
+                | ReaderMessage::Events(_)
+                | ReaderMessage::Found(..) => {
                     return false;
                 }
             };
