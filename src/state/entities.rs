@@ -224,8 +224,8 @@ fn lists(storage: &dyn Storage) -> Result<Vec<u64>, StateError> {
 
 /// Removes all lists but those with the numbers `named`.
 pub(super) fn remove_other_lists(storage: &dyn Storage, named: &[u64]) -> Result<(), StateError> {
-    let others = lists(storage)?.into_iter().filter(|number| !named.contains(number));
-    others.map(|number| storage.remove(&list_name(number))).collect()
+    let mut others = lists(storage)?.into_iter().filter(|number| !named.contains(number));
+    others.try_for_each(|number| storage.remove(&list_name(number)))
 }
 
 /// Encodes the frame of a block of entities.
