@@ -209,3 +209,28 @@ fn the_list_of_a_checkpoint_that_may_be_foreign_is_not_continued() {
     check_found(&run.disk, SumRetention::default(), &run.histories);
     assert!(run.lists().iter().all(|(name, _)| *name != list));
 }
+
+#[test]
+fn a_list_has_these_bytes() {
+    let mut run = Run::begin(SumRetention::default());
+    run.epoch(vec![7, 5]);
+    run.epoch(vec![5]);
+    let bytes = run.disk.content(&list_name(2)).unwrap();
+    let number = |number: u64| number.to_le_bytes();
+    let entities = [5_u128.to_le_bytes(), 7_u128.to_le_bytes()].concat();
+    let before = [&number(2)[..]].concat();
+    let after = [
+        &number(0)[..],
+        &number(32),
+        &entities,
+        // The participations, and the epochs since the last one.
+        &number(3),
+        &[1, 2, 1],
+        &number(3),
+        &[1, 0, 1],
+    ]
+    .concat();
+    let payload = &bytes[40..];
+    assert_eq!((bytes[10], bytes[20], payload.len()), (9, 13, 8 + 32 + after.len()));
+    assert!(payload.starts_with(&before) && payload.ends_with(&after));
+}
