@@ -334,17 +334,17 @@ impl PartitionThread {
 
 /// Waits for the next event, and takes those that follow without waiting.
 fn next_block(reader: &mut SourceReader) -> Vec<ReaderEvent> {
-    let (before, since) = (reader.counters().rows, Instant::now());
-    let mut block = Vec::new();
+    let before = reader.counters().rows;
+    let mut block = vec![ReaderEvent::next(reader)];
+    let since = Instant::now();
     loop {
-        let event = ReaderEvent::next(reader);
-        let is_over = event.is_last() || reader.has_read_all();
-        block.push(event);
+        let is_over = block.last().is_some_and(ReaderEvent::is_last) || reader.has_read_all();
         let rows = reader.counters().rows - before;
         let is_full = block.len() >= BLOCK_EVENTS || rows >= BATCH_RECORDS as u64;
         if is_over || is_full || since.elapsed() >= BLOCK_TIME {
             return block;
         }
+        block.push(ReaderEvent::next(reader));
     }
 }
 
