@@ -286,8 +286,8 @@ impl SourceOpener<'_> {
 struct StoredList(Mutex<(FollowedList, Vec<Vec<u8>>)>);
 
 impl StoredList {
-    /// Opens the list of the source with this number. `reached` is the number of the file that holds
-    /// the last committed position.
+    /// Opens the list of the source with this number. `reached` is the number of the file that
+    /// holds the last committed position.
     fn open(store: &Store, number: u64, reached: Option<u32>) -> Result<Self, SourceError> {
         Ok(StoredList(Mutex::new(store.followed(number, reached)?)))
     }

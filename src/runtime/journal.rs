@@ -258,8 +258,8 @@ impl Journal {
         self.store.generation()
     }
 
-    /// Writes encoder states and the histories that changed, unless the states exceed the limit of a
-    /// frame. In that case the next start replays the log.
+    /// Writes encoder states and the histories that changed, unless the states exceed the limit of
+    /// a frame. In that case the next start replays the log.
     fn checkpoint(&mut self, epoch: &EpochCommit<EpochExtra>) -> Result<(), StateError> {
         let states = options().serialize(&epoch.states);
         let Ok(states) = states.map(Zeroizing::new) else { return Ok(()) };

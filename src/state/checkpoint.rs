@@ -21,8 +21,8 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CheckpointSlot {
     Absent,
-    /// It fails a checksum, or the list of entities that it names is damaged; recovery uses the other
-    /// file and the private log instead.
+    /// It fails a checksum, or the list of entities that it names is damaged; recovery uses the
+    /// other file and the private log instead.
     Unreadable {
         list: Option<ListDamage>,
     },

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A reader of another process runs as a [reader](super::super::threads) of the first one: its
-//! events go to the [merge](super::super::merge) in their order, without values. Events that need no
-//! waiting are sent together, as a block. The process keeps the values of at most
+//! events go to the [merge](super::super::merge) in their order, without values. Events that need
+//! no waiting are sent together, as a block. The process keeps the values of at most
 //! [`WAITING_EVENTS`] blocks, until the merge has taken them. So a partition whose clock is far
 //! ahead is paused there too.
 //!
@@ -117,8 +117,8 @@ pub(in crate::runtime) struct RemoteReader {
 }
 
 impl RemoteReader {
-    /// Informs it that its oldest event is taken, when the epochs up to this one are closed; soon, if
-    /// more events wait to be taken.
+    /// Informs it that its oldest event is taken, when the epochs up to this one are closed; soon,
+    /// if more events wait to be taken.
     pub(in crate::runtime) fn taken(&self, closed: u64, more_wait: bool) {
         self.post.note_taken(self.process, self.number, closed);
         if !more_wait {
@@ -177,8 +177,8 @@ const BLOCK_EVENTS: usize = 1024;
 /// How long the first event of a block waits for others.
 const BLOCK_TIME: Duration = Duration::from_millis(1);
 
-/// Records of the events of a reader that the first process has not taken, the oldest first. The last
-/// event of a block returns a turn.
+/// Records of the events of a reader that the first process has not taken, the oldest first. The
+/// last event of a block returns a turn.
 type HeldRecords = Arc<Mutex<VecDeque<HeldEvent>>>;
 
 struct HeldEvent {
