@@ -13,7 +13,7 @@
 //!
 //! | after | found by the next start |
 //! |---|---|
-//! | frames were appended | the older checkpoint, whose list ends before them; they are overwritten |
+//! | frames were appended | the older checkpoint, whose list ends before; they are overwritten |
 //! | a new list was written | a list that no checkpoint names; the next checkpoint removes it |
 //! | the checkpoint got its name | the new checkpoint, and perhaps the list that it replaces |
 //!
