@@ -13,6 +13,7 @@ pub type FuzzTarget = (&'static str, fn(&[u8]));
 pub const TARGETS: &[FuzzTarget] = &[
     ("brokers", network::brokers),
     ("csv", |input| files::rows("csv", input)),
+    ("entities", state::entities),
     ("greeting", network::greeting),
     ("header", files::header),
     ("http", network::http),
@@ -29,6 +30,7 @@ pub const TARGETS: &[FuzzTarget] = &[
 pub fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     let seeds = [
         ("state", state::state_seeds()),
+        ("entities", state::entity_seeds()),
         ("journal", state::journal_seeds()),
         ("ledger", state::ledger_seeds()),
     ];

@@ -1,11 +1,11 @@
-//! State directories, ingest journals and ledgers: files byte for byte, or as frames with valid
+//! State directories, lists of entities, ingest journals and ledgers: files byte for byte, or as frames with valid
 //! checksums. Reading, verifying and continuing must end with an answer.
 
 use hushflow::ledger::{Book, set_budget};
 use hushflow::mechanism::accounting::Delta;
 use hushflow::state::{
-    EpochFrame, IngestJournal, IngestReader, Position, PublicHeader, PublicReader, StateError, Store, verify,
-    verify_ingest,
+    EpochFrame, IngestJournal, IngestReader, Position, PublicHeader, PublicReader, SavedEntities,
+    SavedEntity, StateError, Store, verify, verify_ingest,
 };
 use std::cell::LazyCell;
 use std::io::{self, Read};
@@ -13,6 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
+use zeroize::Zeroizing;
 
 /// The format version that the project reads.
 const VERSION: u16 = 1;
@@ -150,6 +151,104 @@ pub(crate) fn state_seeds() -> Vec<(String, Vec<u8>)> {
         [(format!("raw-{log}-{name}"), raw), (format!("framed-{log}-{name}"), framed)]
     };
     (0..).zip(replaceable()).flat_map(seed).collect()
+}
+
+const LISTS: [&str; 2] = ["entities-000001.list", "entities-000002.list"];
+const LIST_ROLE: u8 = 9;
+
+/// Three entities that take part in every epoch up to this one.
+struct Regulars(u64);
+
+impl SavedEntities for Regulars {
+    fn number(&self) -> u64 {
+        3
+    }
+
+    fn changed_since(&mut self, _since: u64) -> Zeroizing<Vec<SavedEntity>> {
+        Zeroizing::new(self.all().collect())
+    }
+
+    fn all(&self) -> Box<dyn Iterator<Item = SavedEntity> + '_> {
+        Box::new((0..3).map(|entity| SavedEntity {
+            entity: 1 << (40 * entity),
+            participations: self.0,
+            last: self.0,
+        }))
+    }
+}
+
+/// Verifies and starts on a state directory in which the input replaces the list of entities of one
+/// of its two checkpoints. The start succeeds: the other checkpoint and the log are intact.
+///
+/// The first byte of the input selects the list (1), and raw bytes or frames (2).
+pub(crate) fn entities(input: &[u8]) {
+    let [which, rest @ ..] = input else { return };
+    let replaced = LISTS[usize::from(which & 1)];
+    let content = if which & 2 == 0 { rest.to_vec() } else { file_of_frames(LIST_ROLE, VERSION, rest) };
+    let mut files = lists_and_logs();
+    files.iter_mut().filter(|(name, _)| name == replaced).for_each(|(_, bytes)| *bytes = content.clone());
+    in_memory(|outer| {
+        let files = files.iter().map(|(name, bytes)| (name.as_str(), &bytes[..]));
+        let path = state_directory(outer, "entities", files);
+        let _ = verify(&path);
+        let header = PublicHeader { parameters: b"clip_norm = 1\n".to_vec(), private: false };
+        let (mut store, recovered) = match Store::open(&path, &header) {
+            Err(StateError::UnknownVersion { .. }) => return,
+            opened => opened.expect("the other checkpoint is intact"),
+        };
+        let saved = recovered.entities.expect("a list");
+        let found = saved.map(|block| block.expect("a list that was read before").len()).sum::<usize>();
+        assert!(found <= rest.len() + 6, "more entities than bytes");
+        let epoch = store.committed() + 1;
+        commit_epoch(&mut store, epoch).expect("a store that opens continues");
+        store.checkpoint_with(epoch, b"state", Some(&mut Regulars(epoch))).expect("a checkpoint");
+        drop(store);
+        Store::open(&path, &header).expect("a directory that a store has written");
+    });
+}
+
+fn commit_epoch(store: &mut Store, epoch: u64) -> Result<(), StateError> {
+    let admitted = Some(vec![0_u128; 3].into());
+    let frame = EpochFrame { epoch, positions: vec![], sums: vec![1].into(), values: vec![2], admitted };
+    store.commit(&[frame]).map(drop)
+}
+
+/// The files of a directory whose first list was appended to.
+fn lists_and_logs() -> Vec<(String, Vec<u8>)> {
+    thread_local! {
+        static FILES: Vec<(String, Vec<u8>)> = write_lists().expect("lists can be written");
+    }
+    FILES.with(Clone::clone)
+}
+
+fn write_lists() -> Result<Vec<(String, Vec<u8>)>, StateError> {
+    let header = PublicHeader { parameters: b"clip_norm = 1\n".to_vec(), private: false };
+    in_memory(|outer| {
+        let path = state_directory(outer, "lists", []);
+        let (mut store, _) = Store::open(&path, &header)?;
+        for epoch in 1..=3 {
+            commit_epoch(&mut store, epoch)?;
+            store.checkpoint_with(epoch, b"state", Some(&mut Regulars(epoch)))?;
+        }
+        let entries = std::fs::read_dir(&path).expect("a directory").map(|entry| entry.expect("an entry"));
+        let read = |name: String| {
+            let bytes = std::fs::read(path.join(&name)).expect("a file");
+            (name, bytes)
+        };
+        Ok(entries.map(|entry| read(entry.file_name().to_string_lossy().into_owned())).collect())
+    })
+}
+
+/// Both lists, unchanged.
+pub(crate) fn entity_seeds() -> Vec<(String, Vec<u8>)> {
+    let files = lists_and_logs();
+    let list = |name: &str| files.iter().find(|(found, _)| found == name).expect("a list").1.clone();
+    let seed = |(which, name): (u8, &str)| {
+        let raw = [&[which], &list(name)[..]].concat();
+        let framed = [&[which | 2], &frames_of(&list(name))[..]].concat();
+        [(format!("raw-{which}"), raw), (format!("framed-{which}"), framed)]
+    };
+    (0..).zip(LISTS).flat_map(seed).collect()
 }
 
 const SEGMENTS: [&str; 2] = ["ingest-000000-000000.log", "ingest-000001-000000.log"];

@@ -64,7 +64,7 @@ pub use error::SourceError;
 pub(crate) use error::{RequestError, io_error};
 pub(crate) use formats::{AllowedFormats, DELIMITER, FORMAT, HEADER, RecordFormat, TIME_FORMAT};
 pub(crate) use origin::{
-    CommitListener, FileCut, FileLists, HeaderlessFile, Journaling, MAX_PARTITIONS, OpenFile, Origin,
+    CommitListener, FileCut, FileList, HeaderlessFile, Journaling, MAX_PARTITIONS, OpenFile, Origin,
     OriginRequest, Partitions, ReadExtent, ReadPart, SourceConfig,
 };
 use security::{SecurityOffer, quotable, refuse_secret};

@@ -14,7 +14,7 @@ use crate::format::ByteStream;
 use crate::format::Format;
 use crate::format::form::RowLayout;
 use crate::format::row::FileRows;
-use crate::state::{Position, Store};
+use crate::state::Position;
 
 /// A source as configured in a pipeline.
 pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
@@ -50,7 +50,12 @@ pub(crate) trait SourceConfig: DynamicEq + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether any process of a cluster can open it by its configuration alone.
+    /// Whether its files are numbered by a [list](FileList) in the state directory.
+    fn keeps_list(&self) -> bool {
+        false
+    }
+
+    /// Whether any process of a cluster can open it, by its configuration and its list alone.
     fn opens_anywhere(&self) -> bool {
         false
     }
@@ -167,18 +172,18 @@ pub(crate) struct OriginRequest<'a> {
     pub(crate) shape: &'a RowLayout,
     pub(crate) position: Position,
     pub(crate) control: &'a Control,
-    /// The state directory's lists of files, if there is one.
-    pub(crate) lists: Option<FileLists<'a>>,
+    /// The list of its files, if it keeps one.
+    pub(crate) list: Option<Arc<dyn FileList>>,
 }
 
-/// The list of a source in the state directory.
-#[derive(Clone, Copy)]
-pub(crate) struct FileLists<'a> {
-    pub(crate) store: &'a Store,
-    /// The number of the source's list.
-    pub(crate) number: u64,
-    /// Whether the position was recorded, so that its file must be in the list.
-    pub(crate) is_resumed: bool,
+/// The list that numbers the files of a source. The state directory keeps it, so a number means the
+/// same file after a restart.
+pub(crate) trait FileList: Send + Sync {
+    /// The names, in the order of their numbers.
+    fn names(&self) -> Vec<Vec<u8>>;
+
+    /// Numbers more files. The names are durable when this returns.
+    fn add(&self, names: &[Vec<u8>]) -> Result<(), SourceError>;
 }
 
 /// An open source: one file after the other. A server's stream is one endless file.

@@ -2,16 +2,16 @@
 //! beginning, or a journal.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::resume::TaggedPosition;
 use super::{RunError, RunOptions};
 use crate::connect::journal::{Intake, JournalSession, JournalSessions};
-use crate::connect::{CommitListener, FileLists, MAX_PARTITIONS, Partitions};
+use crate::connect::{CommitListener, FileList, MAX_PARTITIONS, Partitions};
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Source};
 use crate::source::{ResumePoint, SourceError, SourceReader, shape};
-use crate::state::{Position, Store};
+use crate::state::{FollowedList, Position, Store};
 
 /// A listener for the number of durable records: all that the state directory's journal has ever
 /// synced, without headers and blank lines. The listener is called once at the start, before
@@ -58,6 +58,8 @@ pub(super) struct SourceReaders {
     pub(super) readers: Vec<SourceReader>,
     /// Partitions of the source, if it has any. More may be found later.
     pub(super) partitions: Option<Arc<dyn Partitions>>,
+    /// The list of its files, if the state directory keeps one.
+    pub(super) list: Option<Arc<dyn FileList>>,
 }
 
 impl SourceReaders {
@@ -76,7 +78,7 @@ impl SourceReaders {
     /// Returns the reader of a run that has one and can't get more, or else the sources unchanged.
     pub(super) fn only(mut sources: Vec<Self>) -> Result<SourceReader, Vec<Self>> {
         match &mut sources[..] {
-            [SourceReaders { readers, partitions: None }] if readers.len() == 1 => {
+            [SourceReaders { readers, partitions: None, .. }] if readers.len() == 1 => {
                 readers.pop().ok_or_else(Vec::new)
             }
             _ => Err(sources),
@@ -92,7 +94,7 @@ impl SourceReaders {
     ) -> Result<Option<Self>, SourceError> {
         let partitions = partitions_of((pipeline, number), control, recorded.len() as u32);
         let Some(partitions) = partitions else { return Ok(None) };
-        let mut opened = SourceReaders { readers: Vec::new(), partitions: Some(partitions) };
+        let mut opened = SourceReaders { readers: Vec::new(), partitions: Some(partitions), list: None };
         opened.readers = opened.open_from((pipeline, number), control, (0, recorded), committed)?;
         Ok(Some(opened))
     }
@@ -113,7 +115,7 @@ impl SourceReaders {
             let start = Position { part: partition, ..Position::START };
             let new = ResumePoint { position: start, late_from: 0, ..ResumePoint::START };
             let resume = recorded.get(partition as usize).copied().unwrap_or(new);
-            open_reader(read, control, Some(&**partitions), (partition, resume), closed)
+            open_reader(read, control, PartOf::Partitions(&**partitions), (partition, resume), closed)
         };
         (first..partitions.number()).map(open).collect()
     }
@@ -130,18 +132,24 @@ pub(super) fn partitions_of(
     source.input.source().open_partitions(&shape(pipeline, source), control, known)
 }
 
-/// Opens a reader of a source, or of one of its `partitions`, at a position.
+/// What a reader is opened from, besides the configuration.
+pub(super) enum PartOf<'a> {
+    Partitions(&'a dyn Partitions),
+    Listed(Option<Arc<dyn FileList>>),
+}
+
+/// Opens a reader of a source, or of one of its partitions, at a position.
 pub(super) fn open_reader(
     (pipeline, number): (&Pipeline, usize),
     control: &Control,
-    partitions: Option<&dyn Partitions>,
+    part_of: PartOf<'_>,
     (partition, resume): (u32, ResumePoint),
     closed: u64,
 ) -> Result<SourceReader, SourceError> {
     let read = (pipeline, &pipeline.sources[number]);
-    let reader = match partitions {
-        Some(all) => SourceReader::over(all.open(partition), read, control, resume, closed)?,
-        None => SourceReader::controlled(read, control, resume, closed)?,
+    let reader = match part_of {
+        PartOf::Partitions(all) => SourceReader::over(all.open(partition), read, control, resume, closed)?,
+        PartOf::Listed(list) => SourceReader::listed(read, control, resume, closed, list)?,
     };
     Ok(reader.among(rank(pipeline, number, partition)))
 }
@@ -162,8 +170,9 @@ pub(super) fn from_start(
     if let Some(opened) = SourceReaders::of_partitions((pipeline, number), control, &[], 0)? {
         return Ok(opened);
     }
-    let reader = open_reader((pipeline, number), control, None, (0, ResumePoint::START), 0)?;
-    Ok(SourceReaders { readers: vec![reader], partitions: None })
+    let start = (0, ResumePoint::START);
+    let reader = open_reader((pipeline, number), control, PartOf::Listed(None), start, 0)?;
+    Ok(SourceReaders { readers: vec![reader], partitions: None, list: None })
 }
 
 /// Returns the commit listeners, each with the index of its source.
@@ -195,10 +204,15 @@ pub(super) fn sources(
             readers.push(opened);
             continue;
         }
-        let (reader, started) = opener.source(source, number, recorded.first().copied())?;
-        let reader = reader.among(rank(pipeline, number, 0));
-        readers.push(SourceReaders { readers: vec![reader], partitions: None });
-        intake = intake.or(started);
+        let recorded = recorded.first().copied();
+        if source.journal {
+            let (reader, started) = opener.journaled(source, recorded)?;
+            let reader = reader.among(rank(pipeline, number, 0));
+            readers.push(SourceReaders { readers: vec![reader], partitions: None, list: None });
+            intake = intake.or(Some(started));
+        } else {
+            readers.push(opener.source(number, recorded)?);
+        }
     }
     Ok((readers, intake))
 }
@@ -227,34 +241,31 @@ impl SourceOpener<'_> {
         Ok(SourceReaders::of_partitions(read, &self.options.control, &recorded, self.committed)?)
     }
 
-    fn source(
-        &self,
-        source: &Source,
-        number: usize,
-        recorded: Option<TaggedPosition>,
-    ) -> Result<(SourceReader, Option<Intake>), RunError> {
-        let (control, committed) = (&self.options.control, self.committed);
-        let resume = recorded.map_or(ResumePoint::START, |TaggedPosition { resume, .. }| resume);
-        if source.journal {
-            // Records that earlier runs read without a journal are not read again; their clock
-            // continues.
-            let in_journal = recorded.as_ref().is_some_and(TaggedPosition::is_journal);
-            let resume =
-                if in_journal { resume } else { ResumePoint { position: Position::START, ..resume } };
-            return self.journaled(source, resume);
-        }
+    fn source(&self, number: usize, recorded: Option<TaggedPosition>) -> Result<SourceReaders, RunError> {
+        let source = &self.pipeline.sources[number];
         recorded.map_or(Ok(()), |recorded| check_source_tag(source.tag(), recorded.partition))?;
-        let number = if self.pipeline.has_several_sources() { number as u64 + 1 } else { 0 };
-        let lists = FileLists { store: self.store, number, is_resumed: recorded.is_some() };
-        let read = (self.pipeline, source);
-        Ok((SourceReader::listed(read, control, resume, committed, Some(lists))?, None))
+        let list = source.input.source().keeps_list().then(|| {
+            let number = if self.pipeline.has_several_sources() { number as u64 + 1 } else { 0 };
+            StoredList::open(self.store, number, recorded.map(|recorded| recorded.resume.position.part))
+        });
+        let list = list.transpose()?.map(|list| Arc::new(list) as Arc<dyn FileList>);
+        let resume = recorded.map_or(ResumePoint::START, |recorded| recorded.resume);
+        let (read, part_of) = ((self.pipeline, number), PartOf::Listed(list.clone()));
+        let reader = open_reader(read, &self.options.control, part_of, (0, resume), self.committed)?;
+        Ok(SourceReaders { readers: vec![reader], partitions: None, list })
     }
 
     fn journaled(
         &self,
         source: &Source,
-        resume: ResumePoint,
-    ) -> Result<(SourceReader, Option<Intake>), RunError> {
+        recorded: Option<TaggedPosition>,
+    ) -> Result<(SourceReader, Intake), RunError> {
+        // Records that earlier runs read without a journal are not read again; their clock
+        // continues.
+        let resume = recorded.map_or(ResumePoint::START, |recorded| match recorded.is_journal() {
+            true => recorded.resume,
+            false => ResumePoint { position: Position::START, ..recorded.resume },
+        });
         let (input, name) = (source.input.source(), source.input.to_string());
         let RunOptions { control, acknowledge, .. } = self.options;
         let ingest = Arc::new(self.store.ingest(resume.position, source.journal_limit)?);
@@ -267,7 +278,35 @@ impl SourceOpener<'_> {
             intake.report_to(Box::new(move |records| listener(records))).map_err(refused)?;
         }
         let (sessions, read) = (Box::new(JournalSessions { ingest, name }), (self.pipeline, source));
-        Ok((SourceReader::over(sessions, read, control, resume, self.committed)?, Some(intake)))
+        Ok((SourceReader::over(sessions, read, control, resume, self.committed)?, intake))
+    }
+}
+
+/// A list of files in the state directory.
+struct StoredList(Mutex<(FollowedList, Vec<Vec<u8>>)>);
+
+impl StoredList {
+    /// Opens the list of the source with this number. `reached` is the number of the file that
+    /// holds the last committed position.
+    fn open(store: &Store, number: u64, reached: Option<u32>) -> Result<Self, SourceError> {
+        Ok(StoredList(Mutex::new(store.followed(number, reached)?)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (FollowedList, Vec<Vec<u8>>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FileList for StoredList {
+    fn names(&self) -> Vec<Vec<u8>> {
+        self.lock().1.clone()
+    }
+
+    fn add(&self, names: &[Vec<u8>]) -> Result<(), SourceError> {
+        let mut list = self.lock();
+        list.0.add(names)?;
+        list.1.extend_from_slice(names);
+        Ok(())
     }
 }
 

@@ -14,13 +14,14 @@ use hushflow_mechanism::moments::Sums;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseShard;
 use hushflow_operators::{
-    CommitLog, DISCOVERY_SHARD, Entity, EntityHistory, EntityLimits, EpochCommit, candidate_state,
-    saved_candidates, shard_owner,
+    CommitLog, DISCOVERY_SHARD, Entity, EntityHistory, EpochCommit, candidate_state, saved_candidates,
+    shard_owner,
 };
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info_span};
 use zeroize::Zeroizing;
 
+use super::histories::{EntityHistories, restored};
 use super::positions::PartitionPositions;
 use super::resume::{EpochResume, options};
 use super::{RunError, RunOptions};
@@ -30,7 +31,8 @@ use crate::metrics::Metrics;
 use crate::pipeline::Pipeline;
 use crate::publication::{Calibration, MomentPublication, Publication, PublicationError};
 use crate::state::{
-    CommittedEpoch, Enrolment, IngestJournal, RecoveredState, SourcePosition, StateError, Store,
+    CommittedEpoch, Enrolment, IngestJournal, RecoveredState, SavedEntities, SourcePosition, StateError,
+    Store,
 };
 use crate::time;
 
@@ -59,16 +61,6 @@ pub(super) enum EpochExtra {
 
 /// Encoder states by shard, as in checkpoints.
 pub(super) type ShardStates = Vec<(u32, Zeroizing<Vec<u8>>)>;
-
-/// Decodes a checkpoint, with entities if they are protected.
-pub(super) fn restored(
-    bytes: &[u8],
-    limits: Option<EntityLimits>,
-) -> Result<(ShardStates, Option<EntityHistories>), bincode::Error> {
-    let Some(limits) = limits else { return Ok((options().deserialize(bytes)?, None)) };
-    let (states, histories) = options().deserialize(bytes)?;
-    Ok((states, Some(EntityHistories::restored(limits, histories))))
-}
 
 impl RunStart {
     /// State after `committed` epochs, without encoder states and histories.
@@ -114,7 +106,7 @@ impl RunStart {
         let mut committed = 0;
         if let Some(checkpoint) = recovered.checkpoint {
             let states;
-            (states, histories) = restored(&checkpoint.bytes, limits).map_err(|_| RunError::Checkpoint)?;
+            (states, histories) = restored(&checkpoint, recovered.entities, limits)?;
             for (shard, state) in states {
                 if let Some(candidates) = candidates.as_mut().filter(|_| shard == DISCOVERY_SHARD) {
                     let saved = saved_candidates(&state).ok_or(RunError::Checkpoint)?;
@@ -266,16 +258,14 @@ impl Journal {
         self.store.generation()
     }
 
-    /// Writes encoder states and histories, unless they exceed the limit of a frame. In that case
-    /// the next start replays the log.
+    /// Writes encoder states and the histories that changed, unless the states exceed the limit of
+    /// a frame. In that case the next start replays the log.
     fn checkpoint(&mut self, epoch: &EpochCommit<EpochExtra>) -> Result<(), StateError> {
-        let states = match &self.histories {
-            None => options().serialize(&epoch.states),
-            Some(histories) => options().serialize(&(&epoch.states, histories.to_vec())),
-        };
+        let states = options().serialize(&epoch.states);
         let Ok(states) = states.map(Zeroizing::new) else { return Ok(()) };
         let began = Instant::now();
-        match self.store.checkpoint(epoch.released.epoch, &states) {
+        let entities = self.histories.as_mut().map(|histories| histories as &mut dyn SavedEntities);
+        match self.store.checkpoint_with(epoch.released.epoch, &states, entities) {
             Err(StateError::TooLarge { .. }) => Ok(()),
             written => {
                 written?;
@@ -330,47 +320,6 @@ impl CommittedEpoch for ClosedEpoch<'_> {
 
     fn admitted(&self) -> Option<&[u128]> {
         self.admitted.as_ref().map(|hashes| &hashes[..])
-    }
-}
-
-/// Histories of all entities, and their limits.
-#[derive(Clone)]
-pub(super) struct EntityHistories {
-    limits: EntityLimits,
-    entities: BTreeMap<Entity, EntityHistory>,
-}
-
-impl EntityHistories {
-    /// State before the first epoch.
-    pub(super) fn new(limits: EntityLimits) -> Self {
-        EntityHistories { limits, entities: BTreeMap::new() }
-    }
-
-    /// Restores the histories of a checkpoint.
-    pub(super) fn restored(limits: EntityLimits, saved: Vec<(Entity, EntityHistory)>) -> Self {
-        EntityHistories { limits, entities: saved.into_iter().collect() }
-    }
-
-    /// Advances over an epoch in which `admitted` took part.
-    ///
-    /// # Errors
-    /// [`RunError::Checkpoint`] if the limits don't allow it: the log belongs to another pipeline.
-    pub(super) fn advance(
-        &mut self,
-        epoch: u64,
-        admitted: impl IntoIterator<Item = Entity>,
-    ) -> Result<(), RunError> {
-        for entity in admitted {
-            let before = self.entities.get(&entity).copied();
-            let after = self.limits.admit(before, epoch).ok_or(RunError::Checkpoint)?;
-            self.entities.insert(entity, after);
-        }
-        Ok(())
-    }
-
-    /// Returns all histories.
-    pub(super) fn to_vec(&self) -> Vec<(Entity, EntityHistory)> {
-        self.entities.iter().map(|(&entity, &history)| (entity, history)).collect()
     }
 }
 
@@ -445,31 +394,4 @@ pub fn confirm_budget(
     };
     // A state directory pays once.
     if has_begun { Ok(()) } else { Ok(confirm_room(&options.state.join(ledger), request)?) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use hushflow_operators::RepeatPolicy;
-
-    #[test]
-    fn standings_follow_the_limits() {
-        let limits = EntityLimits {
-            participations: 2,
-            min_separation: 2,
-            records_per_epoch: 1,
-            repeat_policy: RepeatPolicy::Keep,
-            sent_limit: None,
-        };
-        let mut histories = EntityHistories::new(limits);
-        let [a, b] = [Entity(1), Entity(2)];
-        histories.advance(1, [a]).unwrap();
-        histories.advance(3, [b, a]).unwrap();
-        assert!(histories.advance(4, [b]).is_err(), "too soon");
-        assert!(histories.advance(9, [a]).is_err(), "too often");
-        let history = |participations| EntityHistory { participations, last: 3 };
-        assert_eq!(histories.to_vec(), [(a, history(2)), (b, history(1))]);
-        let mut restored = EntityHistories::restored(limits, histories.to_vec());
-        assert!(restored.advance(5, [b]).is_ok());
-    }
 }

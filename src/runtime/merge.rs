@@ -137,7 +137,8 @@ impl Merge {
         let can_read = self.pipeline.sources[source].input.source().opens_anywhere();
         let found = self.sources[source].partitions.as_ref().map_or(0, |partitions| partitions.number());
         let name = PartitionName { source, partition, found };
-        if can_read { elsewhere.begin(number, name, reader, self.clocks.closed) } else { None }
+        let read = (reader, self.sources[source].list.as_ref());
+        if can_read { elsewhere.begin(number, name, read, self.clocks.closed) } else { None }
     }
 
     /// Begins to read partitions that were found since. Returns whether to continue.
@@ -268,7 +269,8 @@ impl Merge {
             return false;
         };
         let closed = self.clocks.closed;
-        sources[number].elsewhere.iter().for_each(|reader| reader.taken(closed));
+        let more_wait = !sources[number].events.is_empty();
+        sources[number].elsewhere.iter().for_each(|reader| reader.taken(closed, more_wait));
         let clock = &mut self.clocks.readers[number];
         clock.next_row = next_row;
         self.sources[clock.source].partitions.iter().for_each(|found| found.note(partitions));

@@ -22,6 +22,7 @@ mod dry_run;
 mod duplicates;
 pub mod embed;
 mod feed;
+mod histories;
 mod ingest;
 mod journal;
 mod late;

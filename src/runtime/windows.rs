@@ -20,7 +20,8 @@ use timely::dataflow::operators::{Concat, Inspect, Probe};
 use timely::worker::Worker;
 use zeroize::Zeroizing;
 
-use super::journal::{EntityHistories, EpochExtra, Journal, RunStart, restored};
+use super::histories::{EntityHistories, restored};
+use super::journal::{EpochExtra, Journal, RunStart};
 use super::moments::admitted;
 use super::source::{EPOCHS_AHEAD, SourceStart, source};
 use super::{CHECKPOINT_INTERVAL, PARK_TIMEOUT, RunContext, RunError};
@@ -41,7 +42,7 @@ pub(super) fn recover(
     let mut committed = 0;
     if let Some(checkpoint) = recovered.checkpoint {
         let states;
-        (states, histories) = restored(&checkpoint.bytes, limits).map_err(|_| RunError::Checkpoint)?;
+        (states, histories) = restored(&checkpoint, recovered.entities, limits)?;
         for (key, state) in states {
             let rows = held.get_mut(key as usize).ok_or(RunError::Checkpoint)?;
             *rows = WindowRows::restored(columns, &state).ok_or(RunError::Checkpoint)?;

@@ -11,7 +11,7 @@ use super::roles::FieldRoles;
 use super::rows::{NextRow, RowReader};
 use super::survey::SEARCHED_ROWS;
 use super::{BATCH_RECORDS, EpochMark, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent};
-use crate::connect::{FileLists, Origin, OriginRequest, SourceError};
+use crate::connect::{FileList, Origin, OriginRequest, SourceError};
 use crate::control::Control;
 use crate::format::form::RowLayout;
 use crate::pipeline::{Pipeline, Source};
@@ -92,17 +92,17 @@ impl SourceReader {
         Self::listed(read, control, resume, committed, None)
     }
 
-    /// Resumes a source whose file lists are kept in the state directory.
+    /// Resumes a source, with the list of its files if the state directory keeps one.
     pub(crate) fn listed(
         (pipeline, source): (&Pipeline, &Source),
         control: &Control,
         resume: ResumePoint,
         committed: u64,
-        lists: Option<FileLists<'_>>,
+        list: Option<Arc<dyn FileList>>,
     ) -> Result<Self, SourceError> {
         control.begin();
         let (_, shape) = FieldRoles::new(pipeline, source);
-        let opening = OriginRequest { shape: &shape, position: resume.position, control, lists };
+        let opening = OriginRequest { shape: &shape, position: resume.position, control, list };
         let origin = source.input.source().open(&opening)?;
         Self::over(origin, (pipeline, source), control, resume, committed)
     }

@@ -108,7 +108,7 @@ impl Anchor {
     fn read(&self) -> Result<Option<LogHead>, StateError> {
         let Some(file) = self.storage.read(NAME)? else { return Ok(None) };
         let unreadable = "the anchor fails its checksum (to delete it accepts the state directory as it is)";
-        let frame = only_frame(&*file, FileRole::Anchor, kind::ANCHOR)?;
+        let frame = only_frame(&*file, FileRole::Anchor, &[kind::ANCHOR])?;
         let frame = frame.ok_or_else(|| damaged(&*file, 0, unreadable))?;
         let (fingerprint, head): (ChainLink, LogHead) = frame.decode(&*file)?;
         if fingerprint != self.fingerprint {

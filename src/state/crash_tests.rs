@@ -1,4 +1,4 @@
-//! Injects every fault at every call that changes the disk, in a run of thirty epochs and again
+//! Injects every fault at every call that changes the disk, in a run of fourteen epochs and again
 //! during the recovery. Requirements:
 //!
 //! - an acknowledged epoch is never lost;
@@ -7,20 +7,27 @@
 //! - recovering twice equals recovering once;
 //! - seen releases are anchored, and no start is refused because of its anchor.
 //!
-//! Checkpoints are frequent, so segments begin and are removed in every run.
+//! Checkpoints are frequent, so segments and lists of entities begin and are removed in every run.
 //!
 //! Every attempt draws fresh releases, so drawing an epoch twice is detected.
 
 use super::{
-    EpochFrame, PublicHeader, PublicReader, RecoveredState, SourcePosition, StateError, Store, SumRetention,
+    EpochFrame, PublicHeader, PublicReader, RecoveredState, SavedEntities, SavedEntity, SourcePosition,
+    StateError, Store, SumRetention,
     anchor::Anchor,
     simulated::{DiskFault, LOSSES, PowerLoss, SimulatedDisk},
     storage::{PUBLIC_LOG, Storage},
     verify::verify_storage,
 };
 use std::collections::BTreeMap;
+use zeroize::Zeroizing;
 
-const EPOCHS: u64 = 30;
+/// Epochs of a run.
+pub(super) const EPOCHS: u64 = 14;
+
+/// The last epochs of commits after which there is a checkpoint of the epoch before. The fifth one
+/// begins a list of entities to which the third has appended.
+const CHECKPOINTS_AFTER: [u64; 5] = [2, 3, 6, 10, 11];
 
 fn header() -> PublicHeader {
     PublicHeader { parameters: b"clip_norm = 1".to_vec(), private: true }
@@ -34,6 +41,60 @@ fn sums(epoch: u64) -> Vec<i128> {
 /// Returns the encoder state after `epoch`: here, the running sums.
 pub(super) fn encoder_after(epoch: u64) -> Vec<i128> {
     (1..=epoch).fold(vec![0, 0], |state, epoch| add(state, &sums(epoch)))
+}
+
+/// Histories of entities: participations and the last epoch.
+#[derive(Default, PartialEq)]
+pub(super) struct TestHistories(BTreeMap<u128, (u64, u64)>);
+
+impl TestHistories {
+    /// After `epoch`, whatever was committed.
+    pub(super) fn after(epoch: u64) -> Self {
+        let mut histories = Self::default();
+        (1..=epoch).for_each(|epoch| histories.advance(epoch, &admitted(epoch)));
+        histories
+    }
+
+    fn advance(&mut self, epoch: u64, admitted: &[u128]) {
+        for &entity in admitted {
+            let (participations, last) = self.0.entry(entity).or_default();
+            (*participations, *last) = (*participations + 1, epoch);
+        }
+    }
+
+    fn add(&mut self, saved: &[SavedEntity]) {
+        self.0.extend(saved.iter().map(|saved| (saved.entity, (saved.participations, saved.last))));
+    }
+}
+
+impl SavedEntities for TestHistories {
+    fn number(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn changed_since(&mut self, since: u64) -> Zeroizing<Vec<SavedEntity>> {
+        Zeroizing::new(self.all().filter(|saved| saved.last > since).collect())
+    }
+
+    fn all(&self) -> Box<dyn Iterator<Item = SavedEntity> + '_> {
+        let saved = |(&entity, &(participations, last)): (&u128, &(u64, u64))| SavedEntity {
+            entity,
+            participations,
+            last,
+        };
+        Box::new(self.0.iter().map(saved))
+    }
+}
+
+/// Returns the entities that take part in an epoch: of three, two.
+fn admitted(epoch: u64) -> Vec<u128> {
+    vec![1 << 100, u128::from(epoch % 2) << 60]
+}
+
+/// Writes the checkpoint of `epoch`.
+pub(super) fn checkpoint(store: &mut Store, epoch: u64) -> Result<(), StateError> {
+    let mut histories = TestHistories::after(epoch);
+    store.checkpoint_with(epoch, &to_bytes(&encoder_after(epoch)), Some(&mut histories))
 }
 
 fn add(mut state: Vec<i128>, sums: &[i128]) -> Vec<i128> {
@@ -103,7 +164,7 @@ impl CrashObserver {
                 return stays_stopped(&mut store, disk);
             }
             self.acknowledged = last;
-            if last % 5 == 0 && store.checkpoint(last - 1, &to_bytes(&encoder_after(last - 1))).is_err() {
+            if CHECKPOINTS_AFTER.contains(&last) && checkpoint(&mut store, last - 1).is_err() {
                 return stays_stopped(&mut store, disk);
             }
         }
@@ -117,7 +178,7 @@ impl CrashObserver {
             positions,
             sums: sums(epoch).into(),
             values: vec![1000 * self.attempt, epoch.into()],
-            admitted: None,
+            admitted: Some(Zeroizing::new(admitted(epoch))),
         }
     }
 
@@ -152,9 +213,11 @@ impl CrashObserver {
         let offsets: Vec<u64> = recovered.positions.iter().map(|position| position.offset).collect();
         let expected: &[u64] = if committed == 0 { &[] } else { &[10 * committed] };
         (offsets == expected).then_some(()).ok_or("the positions are of another epoch")?;
-        (replayed(recovered)? == encoder_after(committed))
+        let (state, histories) = replayed(recovered)?;
+        (state == encoder_after(committed)).then_some(()).ok_or("the encoder's state is another")?;
+        (histories == TestHistories::after(committed))
             .then_some(())
-            .ok_or("the encoder's state is another")?;
+            .ok_or("the histories of entities are others")?;
         drop(store);
         self.read_public_log(disk, EPOCHS)?;
         if self.seen.len() as u64 != committed {
@@ -196,16 +259,21 @@ pub(super) fn stays_stopped(store: &mut Store, disk: &SimulatedDisk) -> Result<(
         .ok_or("the store went on after a failure".into())
 }
 
-fn replayed(recovered: RecoveredState) -> Result<Vec<i128>, BrokenPromise> {
-    let mut state = vec![0, 0];
+fn replayed(recovered: RecoveredState) -> Result<(Vec<i128>, TestHistories), BrokenPromise> {
+    let (mut state, mut histories) = (vec![0, 0], TestHistories::default());
     if let Some(checkpoint) = &recovered.checkpoint {
         let values = checkpoint.bytes.chunks_exact(16);
         state = values.map(|bytes| i128::from_le_bytes(bytes.try_into().unwrap())).collect();
     }
-    for frame in recovered.replay {
-        state = add(state, &frame.map_err(|error| error.to_string())?.sums);
+    for saved in recovered.entities.into_iter().flatten() {
+        histories.add(&saved.map_err(|error| error.to_string())?);
     }
-    Ok(state)
+    for frame in recovered.replay {
+        let frame = frame.map_err(|error| error.to_string())?;
+        state = add(state, &frame.sums);
+        histories.advance(frame.epoch, frame.admitted.as_deref().map_or(&[][..], |admitted| admitted));
+    }
+    Ok((state, histories))
 }
 
 /// Calls `case` with the number of every call of `work` that `fault` can strike.

@@ -226,7 +226,7 @@ pub enum StateError {
     /// readable.
     #[error(
         "{}: begins after epoch {epoch}, and no checkpoint that holds the epochs before is readable: restore the \
-         checkpoints, or use another --state directory",
+         checkpoints and lists of entities, or use another --state directory",
         path.display()
     )]
     CheckpointLost {

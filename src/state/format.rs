@@ -29,6 +29,7 @@ pub(super) enum FileRole {
     Enrolment = 6,
     IngestJournal = 7,
     Followed = 8,
+    Entities = 9,
 }
 
 /// Frame kinds. Zero is unused, so zeros are never a frame.
@@ -44,6 +45,8 @@ pub(super) mod kind {
     pub(in crate::state) const ENROLMENT: u8 = 9;
     pub(in crate::state) const ENTITY_EPOCH: u8 = 10;
     pub(in crate::state) const FOLLOWED: u8 = 11;
+    pub(in crate::state) const ENTITY_CHECKPOINT: u8 = 12;
+    pub(in crate::state) const ENTITIES: u8 = 13;
     pub(in crate::state) const INGEST_SEGMENT: u8 = 16;
     pub(in crate::state) const INGEST_RECORDS: u8 = 17;
 }

@@ -186,6 +186,24 @@ pub(super) struct CheckpointPayload<'a> {
     pub(super) bytes: &'a [u8],
 }
 
+/// Payload of a frame of entities; the integers are packed.
+#[derive(Serialize, Deserialize)]
+pub(super) struct EntitiesPayload<'a> {
+    /// Epoch and link of the checkpoint.
+    pub(super) epoch: u64,
+    pub(super) chain: ChainLink,
+    /// The epoch since which these entities have changed; 0: the frame is one of all entities.
+    pub(super) since: u64,
+    /// Sixteen bytes per entity, ascending as integers.
+    #[serde(serialize_with = "as_bytes")]
+    pub(super) entities: &'a [u8],
+    #[serde(serialize_with = "as_bytes")]
+    pub(super) participations: &'a [u8],
+    /// The epochs since the last participation.
+    #[serde(serialize_with = "as_bytes")]
+    pub(super) ages: &'a [u8],
+}
+
 impl EpochPayload<'_> {
     /// Returns the published part of this epoch.
     pub(super) fn release(&self) -> ReleasePayload<'_> {

@@ -161,18 +161,18 @@ pub(super) fn has_file_header(file: &dyn StorageFile, role: FileRole) -> Result<
     }
 }
 
-/// Returns the frame of a file of `role` that holds exactly one frame, of `kind`.
+/// Returns the frame of a file of `role` that holds exactly one frame, of one of `kinds`.
 pub(super) fn only_frame(
     file: &dyn StorageFile,
     role: FileRole,
-    kind: u8,
+    kinds: &[u8],
 ) -> Result<Option<Frame>, StateError> {
     if !has_file_header(file, role)? {
         return Ok(None);
     }
     let length = file.length()?;
     Ok(match read_frame(file, FILE_HEADER_LENGTH as u64, length)? {
-        FrameRead::Frame(frame) if frame.end() == length && frame.header.kind == kind => Some(frame),
+        FrameRead::Frame(frame) if frame.end() == length && kinds.contains(&frame.header.kind) => Some(frame),
         _ => None,
     })
 }

@@ -15,6 +15,7 @@ mod chain;
 mod checkpoint;
 mod difference;
 mod enrolment;
+mod entities;
 mod error;
 mod followed;
 mod format;
@@ -44,6 +45,8 @@ mod damage_tests;
 #[cfg(test)]
 mod enrolment_tests;
 #[cfg(test)]
+mod entities_tests;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod schedules;
@@ -55,6 +58,7 @@ mod store_tests;
 pub use batch::CommittedEpoch;
 pub use chain::{ChainLink, HistoryStamp};
 pub use enrolment::{Enrolment, EnterLedger, LedgerPayment};
+pub use entities::{EntityReader, SavedEntities, SavedEntity};
 pub use error::StateError;
 pub use followed::{FollowedList, verify_followed};
 pub use format::MAX_PAYLOAD;
@@ -71,7 +75,7 @@ pub use verify::{PublicReport, StateReport, is_public_alone, verify, verify_publ
 use anchor::Anchor;
 use batch::EncodedEpochs;
 use chain::LogHead;
-use checkpoint::CheckpointWriter;
+use checkpoint::{CheckpointSlot, CheckpointWriter};
 use enrolment::DuePayment;
 use frames::SegmentPayload;
 use log::FrameAppender;
@@ -151,6 +155,8 @@ pub struct RecoveredState {
     pub positions: Vec<SourcePosition>,
     /// The newest checkpoint.
     pub checkpoint: Option<Checkpoint>,
+    /// The entities that it saves.
+    pub entities: Option<EntityReader>,
     /// The committed epochs after the checkpoint.
     pub replay: Replay,
 }
@@ -205,9 +211,12 @@ impl Store {
         let replay = |from| Ok(Replay::between(storage.reader()?, from, end));
         let unpublished = replay(survey.unpublished_from)?;
         let public = resume_public(&*storage, &plan, &survey, header, unpublished)?;
-        let newest = plan.checkpoint.map(|slot| CHECKPOINTS[slot]);
+        let slots = &survey.facts.checkpoints;
+        let newest = plan.checkpoint.map(|slot| (CHECKPOINTS[slot], slots[slot].genuine_list()));
+        let list = newest.and_then(|(_, list)| list);
         let recovered = RecoveredState {
-            checkpoint: newest.map(|name| checkpoint::load(&*storage, name)).transpose()?,
+            checkpoint: newest.map(|(name, _)| checkpoint::load(&*storage, name)).transpose()?,
+            entities: list.map(|list| list.reader(&*storage)).transpose()?,
             replay: replay(survey.replay_from)?,
             positions: survey.positions.clone(),
         };
@@ -215,6 +224,7 @@ impl Store {
             newest: survey.newest_checkpoint(),
             next: plan.checkpoint.map_or(0, |slot| 1 - slot),
             links: survey.links,
+            lists: slots.map(CheckpointSlot::genuine_list),
         };
         let store = Self {
             storage,
@@ -317,12 +327,26 @@ impl Store {
     /// [`StateError::WrongEpoch`] unless `epoch` is committed and newer than the newest checkpoint,
     /// and [`StateError::TooLarge`]: nothing has been written. Any other error stops the store.
     pub fn checkpoint(&mut self, epoch: u64, bytes: &[u8]) -> Result<(), StateError> {
+        self.checkpoint_with(epoch, bytes, None)
+    }
+
+    /// As [`Store::checkpoint`], and saves the histories of entities after `epoch`. Writes only
+    /// those that changed, most of the time.
+    ///
+    /// # Errors
+    /// The errors of [`Store::checkpoint`].
+    pub fn checkpoint_with(
+        &mut self,
+        epoch: u64,
+        bytes: &[u8],
+        entities: Option<&mut dyn SavedEntities>,
+    ) -> Result<(), StateError> {
         self.check_running()?;
-        let frame = self.checkpoints.encode(self.generation(), epoch, bytes)?;
+        let payload = self.checkpoints.payload(self.generation(), epoch, bytes)?;
         let older = self.checkpoints.newest;
         self.or_stop(|store| {
             store.public.sync()?;
-            store.checkpoints.write(&*store.storage, epoch, &frame)?;
+            store.checkpoints.write(&*store.storage, &payload, entities)?;
             store.compact(older)
         })
     }

@@ -140,7 +140,7 @@ fn checkpoints_are_of_this_log(directory: &Path, facts: &StateFacts) -> Result<(
             CheckpointSlot::Intact { epoch, genuine: false, .. } => {
                 return Err(StateError::ForeignCheckpoint { path: directory.join(name), epoch });
             }
-            CheckpointSlot::Absent | CheckpointSlot::Unreadable => {}
+            CheckpointSlot::Absent | CheckpointSlot::Unreadable { .. } => {}
         }
     }
     let first = facts.private.segments.first().map_or(1, |segment| segment.number);
@@ -226,9 +226,16 @@ mod tests {
 
     fn slots() -> impl Iterator<Item = CheckpointSlot> {
         let intact = |epoch| {
-            [true, false].map(|genuine| CheckpointSlot::Intact { epoch, link: ChainLink::default(), genuine })
+            [true, false].map(|genuine| CheckpointSlot::Intact {
+                epoch,
+                link: ChainLink::default(),
+                genuine,
+                list: None,
+            })
         };
-        [CheckpointSlot::Absent, CheckpointSlot::Unreadable].into_iter().chain((1..4).flat_map(intact))
+        [CheckpointSlot::Absent, CheckpointSlot::Unreadable { list: None }]
+            .into_iter()
+            .chain((1..4).flat_map(intact))
     }
 
     fn anchors() -> impl Iterator<Item = Option<AnchorContent>> {

@@ -7,20 +7,18 @@
 //!   loss;
 //! - committed implies never redrawn: an epoch is seen with one value only;
 //! - recovery is idempotent: starting twice equals starting once;
-//! - sums equal the prefix of the input: checkpoint and replay give the sums of the epochs.
+//! - sums and histories equal the prefix of the input: checkpoint and replay give those of the
+//!   epochs.
 //!
 //! A failure prints its seed; `HUSHFLOW_SEED=s HUSHFLOW_SCHEDULES=1` replays it.
 //! `HUSHFLOW_SCHEDULES=n` runs n schedules instead of 5,000.
 
 use super::{
     EpochFrame, StateError,
-    crash_tests::{BrokenPromise, CrashObserver, encoder_after, stays_stopped, to_bytes},
+    crash_tests::{BrokenPromise, CrashObserver, EPOCHS, checkpoint, stays_stopped},
     simulated::{DiskFault, LOSSES, PowerLoss, SimulatedDisk},
     storage::PUBLIC_LOG,
 };
-
-/// Epochs of a schedule.
-const EPOCHS: u64 = 14;
 
 /// Largest number of runs in a schedule.
 const MAX_RUNS: u64 = 6;
@@ -87,7 +85,7 @@ fn run_once(world: &mut CrashObserver, disk: &SimulatedDisk, dice: &mut Dice) ->
             0 => return Ok(()),
             1 => {
                 let epoch = 1 + dice.below(EPOCHS);
-                store.checkpoint(epoch, &to_bytes(&encoder_after(epoch)))
+                checkpoint(&mut store, epoch)
             }
             2 => {
                 world.read_public_log(disk, dice.below(EPOCHS))?;

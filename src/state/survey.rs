@@ -109,8 +109,9 @@ impl Survey {
                 if first {
                     comparison.follow(head, |head| self.recognise_anchor(head))?;
                 }
-                // A segment begins after a checkpoint, which syncs the public log.
-                self.public_unproven = comparison.facts.matched;
+                // A segment begins after a checkpoint, which syncs the public log. Before the first
+                // checkpoint not even its header is known to be synced.
+                self.public_unproven = if begins.epoch == 0 { 0 } else { comparison.facts.matched };
                 self.recognise_checkpoints(begins.epoch, begins.chain, after);
                 self.positions = begins.positions;
             }
@@ -139,7 +140,7 @@ impl Survey {
     /// epoch is newer than all checkpoints.
     fn recognise_checkpoints(&mut self, at: u64, found: ChainLink, after: LogPosition) -> bool {
         for slot in &mut self.facts.checkpoints {
-            if let CheckpointSlot::Intact { epoch, link, genuine } = slot {
+            if let CheckpointSlot::Intact { epoch, link, genuine, .. } = slot {
                 *genuine |= *epoch == at && *link == found;
             }
         }

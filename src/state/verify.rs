@@ -6,6 +6,7 @@ use super::{
     chain::{ChainLink, LogHead},
     checkpoint::CheckpointSlot,
     enrolment::ENROLMENT,
+    entities::{ListDamage, is_list, list_name},
     error::StateError,
     frames::SourcePosition,
     public_log::PublicTail,
@@ -107,7 +108,10 @@ pub fn verify_public(path: impl AsRef<Path>) -> Result<PublicReport, StateError>
 pub fn is_public_alone(path: impl AsRef<Path>) -> Result<bool, StateError> {
     let names = DirectoryStorage::shared(path.as_ref())?.names()?;
     let private = |name: &String| {
-        name.starts_with("private") || CHECKPOINTS.contains(&name.as_str()) || name == ENROLMENT.name
+        name.starts_with("private")
+            || CHECKPOINTS.contains(&name.as_str())
+            || is_list(name)
+            || name == ENROLMENT.name
     };
     Ok(names.iter().any(|name| name == PUBLIC_LOG) && !names.iter().any(private))
 }
@@ -178,12 +182,18 @@ fn judge(directory: &Path, facts: &StateFacts) -> Result<(), StateError> {
             damage,
         });
     }
-    match facts.checkpoints.iter().position(|slot| *slot == CheckpointSlot::Unreadable) {
-        Some(index) => Err(StateError::Damaged {
-            path: directory.join(CHECKPOINTS[index]),
-            offset: 0,
-            damage: "the checkpoint fails its checksum; runs use the other one, or replay the log",
-        }),
-        None => Ok(()),
+    for (slot, name) in facts.checkpoints.iter().zip(CHECKPOINTS) {
+        let CheckpointSlot::Unreadable { list } = slot else { continue };
+        return Err(match *list {
+            Some(ListDamage { number, offset, damage }) => {
+                StateError::Damaged { path: directory.join(list_name(number)), offset, damage }
+            }
+            None => StateError::Damaged {
+                path: directory.join(name),
+                offset: 0,
+                damage: "the checkpoint fails its checksum; runs use the other one, or replay the log",
+            },
+        });
     }
+    Ok(())
 }

@@ -42,6 +42,7 @@ mod entities;
 mod estimates;
 mod examples;
 mod flips;
+mod folders;
 mod following;
 mod golden;
 mod growing;

@@ -13,7 +13,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use rustls::ClientConfig;
 
-use crate::harness::{Lab, Random, Stream, await_until, finish, hushflow, releases, run, stop, sums, wait};
+use crate::harness::{
+    Lab, Random, Stream, await_until, finish, free_hosts_of, hushflow, releases, run, stop, sums, wait,
+};
 use crate::parquet::write_optional;
 use crate::servers::{Proxy, free_port, installed};
 use crate::sinks;
@@ -206,6 +208,50 @@ fn rows_of_objects_count_once_through_kills_and_cuts() {
     server.put("in/5.csv", &case.csv(3000..4000));
     let ended = wait(child).succeeded();
     assert!(!ended.err.contains(SECRET), "{}", ended.err);
+    assert!(sums(&case.state()) == case.expected, "the sums are not those of a file");
+    finish(hushflow(["verify"]).arg(case.state())).succeeded();
+}
+
+/// Every other row is in an object of the other folder. The list of the objects stays in the state
+/// directory of the first process.
+#[test]
+fn folders_of_objects_are_read_by_several_processes_through_kills() {
+    let Some(server) = ObjectServer::start() else { return };
+    let case = ObjectStream::new();
+    let access = access(&format!("http://127.0.0.1:{}", server.port));
+    let source = |folder: &str| {
+        let path = format!("path = 's3://logs/{folder}/*.csv'\nformat = 'csv'\nfollow = true\n");
+        format!("[[sources]]\nname = '{folder}'\n{path}largest_jump = '2h'\n{access}")
+    };
+    let text = STREAM.pipeline("x", "");
+    let text = text.replace("[source]\npath = 'x'\nformat = 'csv'\n", &(source("a") + &source("b")));
+    let pipeline = case.lab.write("folders.toml", text);
+    let put = |name: &str, rows: &[String], last: &str| {
+        for (folder, first) in [("a", 0), ("b", 1)] {
+            let rows: String = rows.iter().skip(first).step_by(2).map(String::as_str).collect();
+            server.put(&format!("{folder}/{name}"), (case.header.clone() + &rows + last).as_bytes());
+        }
+    };
+    let start = |processes: usize| {
+        let hosts = free_hosts_of(processes);
+        let process = |process: usize| {
+            let mut command = run(&pipeline, &case.state(), 1);
+            command.args(["--hosts", &hosts, "--process", &process.to_string()]);
+            command.spawn().expect("the process starts")
+        };
+        (0..processes).map(process).collect::<Vec<Child>>()
+    };
+    put("1.csv", &case.rows[..2000], "");
+    let mut children = start(2);
+    await_until("the cluster publishes", || releases(&case.state()).len() >= 10);
+    children[1].kill().expect("a child can be killed");
+    children.into_iter().for_each(|child| drop(wait(child)));
+    let seen = releases(&case.state());
+    let (_, rest) = case.rows[0].split_once(",k").expect("a key");
+    let after_all = "2020-01-01T02:00:00Z";
+    put("2.csv", &case.rows[2000..], &format!("{after_all},{after_all},k{rest}"));
+    start(3).into_iter().for_each(|child| drop(wait(child).succeeded()));
+    assert!(releases(&case.state()).starts_with(&seen));
     assert!(sums(&case.state()) == case.expected, "the sums are not those of a file");
     finish(hushflow(["verify"]).arg(case.state())).succeeded();
 }

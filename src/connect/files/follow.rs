@@ -25,7 +25,7 @@ use super::FollowedDirectory;
 use super::listed::{open_at, stream_at};
 use crate::connect::journal::CHUNK;
 use crate::connect::{
-    FileLists, HeaderlessFile, OpenFile, Origin, OriginRequest, ReadExtent, ReadPart, SourceError, io_error,
+    FileList, HeaderlessFile, OpenFile, Origin, OriginRequest, ReadExtent, ReadPart, SourceError, io_error,
 };
 use crate::control::{Control, POLL_INTERVAL};
 use crate::format::Format;
@@ -33,7 +33,6 @@ use crate::format::framing::Framing;
 use crate::format::row::RECORD_LIMIT;
 use crate::format::unpack::Packing;
 use crate::format::{ByteStream, RetryingReader};
-use crate::state::FollowedList;
 use crate::state::Position;
 use crate::whole;
 
@@ -51,7 +50,7 @@ struct FollowedNames {
     /// The names as a set, for lookup: a directory may hold many files and is listed often.
     known: HashSet<OsString>,
     /// The list in the state directory.
-    kept: Option<FollowedList>,
+    kept: Option<Arc<dyn FileList>>,
     /// Numbers of the packed ones among those that were opened.
     packed: HashSet<u32>,
 }
@@ -62,13 +61,9 @@ pub(super) fn open(
     files: &FollowedDirectory,
     opening: &OriginRequest<'_>,
 ) -> Result<Box<dyn Origin>, SourceError> {
-    let list = match opening.lists {
-        None => FollowedNames::new(Vec::new(), None),
-        Some(FileLists { store, number, is_resumed }) => {
-            let (kept, names) = store.followed(number, is_resumed.then_some(opening.position.part))?;
-            FollowedNames::new(names.into_iter().map(OsString::from_vec).collect(), Some(kept))
-        }
-    };
+    let kept = opening.list.clone();
+    let names = kept.iter().flat_map(|kept| kept.names()).map(OsString::from_vec).collect();
+    let list = FollowedNames::new(names, kept);
     let (format, control) = (opening.shape.format, opening.control.clone());
     Ok(Box::new(Arc::new(FollowedFiles { files: files.clone(), format, control, list: Mutex::new(list) })))
 }
@@ -171,7 +166,7 @@ impl FollowedFiles {
 }
 
 impl FollowedNames {
-    fn new(names: Vec<OsString>, kept: Option<FollowedList>) -> Self {
+    fn new(names: Vec<OsString>, kept: Option<Arc<dyn FileList>>) -> Self {
         let known = names.iter().cloned().collect();
         FollowedNames { names, known, kept, packed: HashSet::new() }
     }
@@ -181,7 +176,7 @@ impl FollowedNames {
         if names.is_empty() {
             return Ok(());
         }
-        if let Some(kept) = &mut self.kept {
+        if let Some(kept) = &self.kept {
             let names: Vec<_> = names.iter().map(|name| name.as_bytes().to_vec()).collect();
             kept.add(&names)?;
         }

@@ -210,6 +210,14 @@ impl SourceConfig for FollowedDirectory {
         1
     }
 
+    fn keeps_list(&self) -> bool {
+        true
+    }
+
+    fn opens_anywhere(&self) -> bool {
+        true
+    }
+
     fn open(&self, opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
         follow::open(self, opening)
     }

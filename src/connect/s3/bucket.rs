@@ -167,6 +167,14 @@ impl SourceConfig for ObjectSource {
         Some(self.name().into_bytes())
     }
 
+    fn keeps_list(&self) -> bool {
+        true
+    }
+
+    fn opens_anywhere(&self) -> bool {
+        true
+    }
+
     fn is_endless(&self) -> bool {
         self.follows
     }

@@ -17,13 +17,13 @@ use bytes::Bytes;
 use super::bucket::ObjectSource;
 use super::client::{BucketClient, CHUNK, FoundObject, ObjectError};
 use crate::connect::error::RequestError;
-use crate::connect::{FileLists, OpenFile, Origin, OriginRequest, SourceConfig, SourceError, io_error};
+use crate::connect::{FileList, OpenFile, Origin, OriginRequest, SourceConfig, SourceError, io_error};
 use crate::control::{Backoff, Control, POLL_INTERVAL};
 use crate::format::parquet::{ParquetRows, RandomAccess};
 use crate::format::row::{FileRows, Row, RowOutcome};
 use crate::format::unpack::unpacked_name;
 use crate::format::{ByteStream, Format};
-use crate::state::{FollowedList, Position};
+use crate::state::Position;
 
 /// Time between two listings of a folder.
 const EVERY: Duration = Duration::from_secs(5);
@@ -44,7 +44,7 @@ struct ObjectList {
     /// Their keys, for look-up.
     known: HashSet<String>,
     /// The list in the state directory.
-    kept: Option<FollowedList>,
+    kept: Option<Arc<dyn FileList>>,
     /// Time at which the folder was last listed.
     listed: Option<Instant>,
 }
@@ -54,20 +54,13 @@ pub(super) fn open(
     source: &ObjectSource,
     opening: &OriginRequest<'_>,
 ) -> Result<Box<dyn Origin>, SourceError> {
-    let (kept, objects) = match opening.lists {
-        None => (None, Vec::new()),
-        Some(FileLists { store, number, is_resumed }) => {
-            let (kept, entries) = store.followed(number, is_resumed.then_some(opening.position.part))?;
-            let objects: Option<Vec<_>> = entries.iter().map(|entry| FoundObject::of_entry(entry)).collect();
-            let objects = objects.ok_or_else(|| SourceError::Server {
-                path: source.name().into(),
-                problem:
-                    "the list in the state directory is that of other files: begin a new state directory"
-                        .into(),
-            })?;
-            (Some(kept), objects)
-        }
-    };
+    let kept = opening.list.clone();
+    let entries = kept.as_ref().map(|kept| kept.names()).unwrap_or_default();
+    let objects: Option<Vec<_>> = entries.iter().map(|entry| FoundObject::of_entry(entry)).collect();
+    let objects = objects.ok_or_else(|| SourceError::Server {
+        path: source.name().into(),
+        problem: "the list in the state directory is that of other files: begin a new state directory".into(),
+    })?;
     let known = objects.iter().map(|object| object.key.clone()).collect();
     let control = opening.control.clone();
     let client = BucketClient::new(&source.bucket, source.name(), &control);
@@ -186,7 +179,7 @@ impl Objects {
             self.source.names(name) && !list.known.contains(&object.key)
         };
         let new: Vec<_> = found.into_iter().filter(fits).collect();
-        if let Some(kept) = list.kept.as_mut().filter(|_| !new.is_empty()) {
+        if let Some(kept) = list.kept.as_ref().filter(|_| !new.is_empty()) {
             kept.add(&new.iter().map(FoundObject::entry).collect::<Vec<_>>())?;
         }
         list.known.extend(new.iter().map(|object| object.key.clone()));

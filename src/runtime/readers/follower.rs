@@ -44,16 +44,23 @@ impl Follower {
                     post.send(0, ReaderMessage::HandBack(Box::new(result)));
                     batches.all(|records| dealer.send_records(records))
                 }
-                ReaderMessage::Taken(reader, closed) => match partitions.take(reader, closed) {
+                ReaderMessage::Taken(events) => match partitions.take(&events) {
                     None => return false,
                     Some(records) => records.is_empty() || dealer.send_records(records),
                 },
+                ReaderMessage::Numbered(reader) => {
+                    partitions.numbered(reader);
+                    true
+                }
                 ReaderMessage::Closed(epoch) => dealer.close_through(epoch),
                 ReaderMessage::End => {
                     dealer.finish();
                     return true;
                 }
-                ReaderMessage::Parsed(..) | ReaderMessage::HandBack(_) | ReaderMessage::Event(_) => {
+                ReaderMessage::Parsed(..)
+                | ReaderMessage::HandBack(_)
+                | ReaderMessage::Events(_)
+                | ReaderMessage::Found(..) => {
                     return false;
                 }
             };

@@ -1,8 +1,9 @@
 //! Reads the partitions of sources by the workers of all processes.
 //!
 //! **Partitions.** A partition is what one reader reads in order, and what has a position: a range
-//! of a file, a partition of a Kafka topic, a stream of Redis or NATS, a table. Any process reads
-//! it, parses its rows, and gives their values to its own workers once their epochs are known.
+//! of a file, a partition of a Kafka topic, a stream of Redis or NATS, a table, a folder of files
+//! or objects. Any process reads it, parses its rows, and gives their values to its own workers
+//! once their epochs are known.
 //!
 //! **One interleaving.** The first process puts all rows in one order, and this order alone decides
 //! which epoch a record joins, whether it is late, and the positions that are committed with an
@@ -30,12 +31,14 @@
 //! recognised by an id, keys to discover, `preflight = "stop"`, and exact counts that are shown to
 //! a person.
 //! Ranges are of the listed files of a pipeline's only source. Live partitions are of sources that
-//! any process can open: what has a journal or a list of files in the state directory is read where
-//! that is. With `--until-idle` the first process reads them alone, because silence is of all of
-//! them together.
+//! any process can open; the state directory of the first one keeps the [lists] of files and
+//! objects. With `--until-idle` the first process reads them alone, because silence is of all of
+//! them together. Standard input and sockets are read by the first process too: no record of theirs
+//! may be acknowledged before it is in the journal, which is in the state directory.
 
 mod board;
 mod follower;
+mod lists;
 mod partitions;
 mod post;
 mod ranges;

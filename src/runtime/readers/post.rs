@@ -1,7 +1,8 @@
 //! Messages between the readers of the processes of a cluster: a dataflow of its own on their
 //! links.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crossbeam::channel::{Receiver, Sender, TryRecvError, unbounded};
 use hushflow_operators::Records;
@@ -33,10 +34,14 @@ pub(super) enum ReaderMessage {
     /// The first process asks to read a partition.
     Read(PartitionRequest),
     /// What the reader of a partition has come to.
-    Event(Box<PartitionEvent>),
-    /// The first process has taken the oldest event of this reader that it had not taken. Records
-    /// of epochs up to this one are late.
-    Taken(usize, u64),
+    Events(Box<PartitionEvents>),
+    /// The first process has taken the oldest events that it had not taken, one after the other:
+    /// for each the reader, and the epoch up to which its records are late.
+    Taken(Vec<(usize, u64)>),
+    /// A reader has found files with these names, and waits until they are numbered.
+    Found(usize, Vec<Vec<u8>>),
+    /// The files that a reader has found are numbered.
+    Numbered(usize),
     /// All epochs up to this one are closed.
     Closed(u64),
     /// End of the input.
@@ -54,7 +59,7 @@ pub(super) struct RangeRequest {
 }
 
 /// A partition to read.
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct PartitionRequest {
     /// The number of its reader among all of the run.
     pub(super) reader: usize,
@@ -65,14 +70,17 @@ pub(super) struct PartitionRequest {
     pub(super) resume: ResumePoint,
     /// Epochs up to this one are closed.
     pub(super) closed: u64,
+    /// The list of the source's files, if it keeps one.
+    pub(super) names: Option<Vec<Vec<u8>>>,
 }
 
-/// What the reader of a partition has come to. Its length follows from the number of rows alone.
+/// What the reader of a partition has come to. Its length follows from the numbers of rows and of
+/// closed epochs alone.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) struct PartitionEvent {
+pub(super) struct PartitionEvents {
     pub(super) reader: usize,
-    /// With the [padded](crate::source::RowSurvey::padded) survey.
-    pub(super) event: ReaderEvent<SentEvent, Vec<u8>>,
+    /// With the [padded](crate::source::RowSurvey::padded) surveys.
+    pub(super) events: Vec<ReaderEvent<SentEvent, Vec<u8>>>,
 }
 
 /// An event of a reader, without values.
@@ -93,11 +101,35 @@ pub(super) struct Post {
     waker: SourceWaker,
     /// Workers of a process.
     workers: u64,
+    /// Events that were taken, by process, until they are sent together.
+    taken: Mutex<BTreeMap<usize, Vec<(usize, u64)>>>,
 }
 
 impl Post {
-    /// Sends a message to a process.
+    /// Sends a message to a process, after those that wait for it.
     pub(super) fn send(&self, process: usize, message: ReaderMessage) {
+        self.send_taken(process);
+        self.post(process, message);
+    }
+
+    /// Notes that the oldest event of a reader was taken. The process learns it with the next
+    /// message, or by [`send_taken`](Self::send_taken).
+    pub(super) fn note_taken(&self, process: usize, reader: usize, closed: u64) {
+        self.taken().entry(process).or_default().push((reader, closed));
+    }
+
+    /// Informs a process of the events that were taken.
+    pub(super) fn send_taken(&self, process: usize) {
+        if let Some(taken) = self.taken().remove(&process) {
+            self.post(process, ReaderMessage::Taken(taken));
+        }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<(usize, u64)>>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn post(&self, process: usize, message: ReaderMessage) {
         // The receiver is gone if the run has ended.
         let _ = self.messages.send((process as u64 * self.workers, message));
         self.waker.wake();
@@ -145,7 +177,7 @@ pub(super) fn channels(workers: usize) -> (PostBox, PostRoute) {
     let ((messages, sent), (delivered, received)) = (unbounded(), unbounded());
     let activator = Arc::default();
     let waker = SourceWaker::of(&activator);
-    let post = Arc::new(Post { messages, waker, workers: workers as u64 });
+    let post = Arc::new(Post { messages, waker, workers: workers as u64, taken: Mutex::default() });
     (PostBox { post, received }, PostRoute { messages: sent, activator, received: delivered, workers })
 }
 
