@@ -178,10 +178,7 @@ fn text(account: &LedgerAccount) -> String {
     };
     let sampled = entries.iter().filter(|entry| entry.charge.sampled.is_some()).count();
     if sampled > 0 {
-        text += &format!(
-            "{} {SECRET_BATCHES}\n",
-            count(sampled)
-        );
+        text += &format!("{} {SECRET_BATCHES}\n", count(sampled));
     }
     text + &match (budget, account.left()) {
         (None, _) => "no budget\n".into(),

@@ -17,7 +17,8 @@ use hushflow::mechanism::strategy::{
 use hushflow::mechanism::workload::Workload;
 use hushflow::strategies::matrix::read_matrix;
 use hushflow::strategies::{
-    Candidate, SavedStrategy, SearchProgress, SearchQuantity, StrategiesError, StrategyRequest, remember, search,
+    Candidate, SavedStrategy, SearchProgress, SearchQuantity, StrategiesError, StrategyRequest, remember,
+    search,
 };
 use serde::Serialize;
 

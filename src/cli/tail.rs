@@ -259,8 +259,7 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     let endpoint = arguments.http.endpoint(arguments.web.as_deref(), "--web")?;
     let stop = StopFlag::default();
     if let Some(endpoint) = &endpoint {
-        let contents =
-            serve::page_contents(directory.clone(), &subject, &arguments.workload, &keys)?;
+        let contents = serve::page_contents(directory.clone(), &subject, &arguments.workload, &keys)?;
         return serve::serve_page(endpoint, contents, reader, &stop);
     }
     let mut out = BufWriter::new(StandardOutput);
@@ -350,14 +349,17 @@ fn subject(
 fn named_view(arguments: &TailArguments, located: &LocatedLog) -> Result<Option<EstimateView>, CliError> {
     let estimator = &arguments.estimator;
     let Some(name) = &estimator.named else { return Ok(None) };
-    let quoted = |names: Vec<&str>| names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+    let quoted =
+        |names: Vec<&str>| names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
     let Some(view) = located.views.iter().find(|view| view.name == *name) else {
         if estimator.chosen.is_some() {
             return Ok(None);
         }
         let kinds = ESTIMATORS.iter().filter(|kind| kind.flag.is_none()).map(|kind| kind.name).collect();
         let of_file = match located.file() {
-            None => "; views of a pipeline have names where its file is given in place of the directory".into(),
+            None => {
+                "; views of a pipeline have names where its file is given in place of the directory".into()
+            }
             Some(file) => {
                 let views = located.views.iter().map(|view| view.name.as_str()).collect();
                 format!("; or one of the views of {}: {}", file.display(), quoted(views))
@@ -370,7 +372,9 @@ fn named_view(arguments: &TailArguments, located: &LocatedLog) -> Result<Option<
     };
     let number = estimator.numbers.first().map(|(name, _)| format!("--{name}"));
     match number.or_else(|| flag_for_moments(arguments)) {
-        Some(flag) => Err(CliError::usage(format!("{flag}: the view {name:?} of the file sets it: leave it out"))),
+        Some(flag) => {
+            Err(CliError::usage(format!("{flag}: the view {name:?} of the file sets it: leave it out")))
+        }
         None => Ok(Some(view.clone())),
     }
 }
@@ -382,8 +386,7 @@ fn given_for_moments(arguments: &TailArguments) -> Option<String> {
 
 /// As [`given_for_moments`], without the flags of the estimator.
 fn flag_for_moments(arguments: &TailArguments) -> Option<String> {
-    let TailArguments { squares, workload, total, joint, population, sample, scores, .. } =
-        arguments;
+    let TailArguments { squares, workload, total, joint, population, sample, scores, .. } = arguments;
     let flags = [
         ("--workload", !workload.is_empty()),
         ("--schedule", arguments.schedule.is_some()),

@@ -31,8 +31,7 @@ impl RandomContributions {
     /// `pair` is that of [`dominating`](Self::dominating), which depends on the noise and not on
     /// the number of steps or rounds.
     pub fn epsilon(&self, pair: DominatingPair, discreteness: Discreteness, delta: Delta) -> f64 {
-        let composition =
-            Composition::default().compose(pair, self.participation.count()).either_direction();
+        let composition = Composition::default().compose(pair, self.participation.count()).either_direction();
         let found = composition.with_discreteness(discreteness).epsilon(delta);
         found.map_or(f64::INFINITY, |epsilon| epsilon.high)
     }

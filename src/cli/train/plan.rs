@@ -240,7 +240,11 @@ pub(in crate::cli) fn print_check(
         spends_less: publication.spends_less()?,
         problems: budget.err().map(|error| error.to_string()).into_iter().collect(),
     };
-    if json { print_json(&report) } else { print_wrapped(&report.text(clip_norm, pipeline.privacy.epsilon)) }?;
+    if json {
+        print_json(&report)
+    } else {
+        print_wrapped(&report.text(clip_norm, pipeline.privacy.epsilon))
+    }?;
     if json {
         print_message("note: the output of check is private: for the operator only");
     }
