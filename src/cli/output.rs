@@ -189,7 +189,7 @@ impl SearchStatus {
         self.0.set_message(match progress.quantity {
             SearchQuantity::Epsilon => {
                 let (found, wanted) = (number(*objective), number(*lower_bound));
-                format!("noise {iteration} of about {TRIED}: ε = {found}, for a stated {wanted}")
+                format!("noise level {iteration} of about {TRIED}: ε = {found} (stated: {wanted})")
             }
             SearchQuantity::Loss if *lower_bound > 0.0 => {
                 let gap = objective / lower_bound - 1.0;
