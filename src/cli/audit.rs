@@ -201,7 +201,8 @@ fn mechanism(
     let bar = SearchStatus::new();
     let chosen = chosen(pipeline, &mut |progress| bar.update(progress)).map_err(PublicationError::Search)?;
     bar.finish();
-    let publication = MomentPublication::calibrate_chosen(pipeline.public_parameters(), chosen, true)?;
+    let publication =
+        MomentPublication::calibrate_chosen(pipeline.public_parameters(), chosen, true, &mut |_| ())?;
     let single = publication.mechanism().as_ref().clone();
     if participation == of_file {
         return Ok((publication, single));

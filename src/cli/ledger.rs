@@ -176,6 +176,10 @@ fn text(account: &LedgerAccount) -> String {
         ),
         _ => format!("NO GUARANTEE: {}\n", account.problem().unwrap_or_default()),
     };
+    let sampled = entries.iter().filter(|entry| entry.charge.sampled.is_some()).count();
+    if sampled > 0 {
+        text += &format!("{} {SECRET_BATCHES}\n", count(sampled));
+    }
     text + &match (budget, account.left()) {
         (None, _) => "no budget\n".into(),
         (Some(budget), Some(left)) => {
@@ -185,6 +189,9 @@ fn text(account: &LedgerAccount) -> String {
         (Some(budget), None) => format!("budget: {budget}; nothing is left\n"),
     }
 }
+
+/// What the ε of random batches relies on, after the number of entries.
+const SECRET_BATCHES: &str = "with batches drawn at random: ε holds only while the batches are secret, for those who can't time the steps";
 
 fn count(entries: usize) -> String {
     if entries == 1 { "1 entry".into() } else { format!("{entries} entries") }

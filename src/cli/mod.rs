@@ -15,6 +15,7 @@ mod http;
 pub(crate) mod init;
 pub(crate) mod key;
 pub(crate) mod ledger;
+mod located;
 mod log;
 pub(crate) mod mean;
 pub(crate) mod optimize;

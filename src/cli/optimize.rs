@@ -17,7 +17,8 @@ use hushflow::mechanism::strategy::{
 use hushflow::mechanism::workload::Workload;
 use hushflow::strategies::matrix::read_matrix;
 use hushflow::strategies::{
-    Candidate, SavedStrategy, SearchProgress, StrategiesError, StrategyRequest, remember, search,
+    Candidate, SavedStrategy, SearchProgress, SearchQuantity, StrategiesError, StrategyRequest, remember,
+    search,
 };
 use serde::Serialize;
 
@@ -263,7 +264,8 @@ fn dense(
     let mut trace = Vec::new();
     let describe = &mut |at: &optimize::OptimizerProgress| {
         let optimize::OptimizerProgress { iteration, objective, lower_bound, .. } = *at;
-        bar.update(&SearchProgress { strategy: name.clone(), iteration, objective, lower_bound });
+        let (strategy, quantity) = (name.clone(), SearchQuantity::Loss);
+        bar.update(&SearchProgress { strategy, quantity, iteration, objective, lower_bound });
         let relative_gap = Some(at.relative_gap()).filter(|gap| gap.is_finite());
         trace.push(TracePoint { iteration, objective, relative_gap, seconds: begin.elapsed().as_secs_f64() });
         ControlFlow::Continue(())

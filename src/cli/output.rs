@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use console::{Term, measure_text_width};
 use hushflow::estimates::Intervals;
-use hushflow::strategies::SearchProgress;
+use hushflow::strategies::{SearchProgress, SearchQuantity};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, Write, stderr, stdout};
 
@@ -160,6 +160,9 @@ fn trimmed(decimal: &str) -> &str {
     }
 }
 
+/// Usual number of noise levels that calibration tries for random batches.
+const TRIED: u32 = 8;
+
 /// A status line of a search on standard error, if that is a terminal.
 pub(super) struct SearchStatus(ProgressBar);
 
@@ -183,11 +186,17 @@ impl SearchStatus {
     pub(super) fn update(&self, progress: &SearchProgress) {
         let SearchProgress { iteration, objective, lower_bound, .. } = progress;
         self.name(&progress.strategy);
-        let gap = match *lower_bound > 0.0 {
-            true => format!(", gap {:.1e}", objective / lower_bound - 1.0),
-            false => String::new(),
-        };
-        self.0.set_message(format!("step {iteration}: {objective:.6}{gap}"));
+        self.0.set_message(match progress.quantity {
+            SearchQuantity::Epsilon => {
+                let (found, wanted) = (number(*objective), number(*lower_bound));
+                format!("noise level {iteration} of about {TRIED}: ε = {found} (stated: {wanted})")
+            }
+            SearchQuantity::Loss if *lower_bound > 0.0 => {
+                let gap = objective / lower_bound - 1.0;
+                format!("step {iteration}: {objective:.6}, gap {gap:.1e}")
+            }
+            SearchQuantity::Loss => format!("step {iteration}: {objective:.6}"),
+        });
     }
 
     /// Clears the line.

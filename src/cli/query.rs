@@ -111,6 +111,11 @@ impl QueryArguments {
                         read_matrix(Path::new(path)).map_err(|error| CliError::usage(error.to_string()))?;
                     QueryWorkload::Matrix(matrix)
                 }
+                Some(("marginals", _)) if self.sizes.is_empty() => {
+                    return Err(CliError::usage(
+                        "--sizes is missing: how many values has each attribute? For example --sizes 4,3,2, the last one varying fastest",
+                    ));
+                }
                 Some(("marginals", order)) => {
                     let order = order.parse().map_err(|_| {
                         CliError::usage("marginals:K: expected a number of attributes, such as marginals:2")

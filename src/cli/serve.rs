@@ -12,13 +12,13 @@ use hushflow::control::Control;
 use hushflow::estimates::EstimateView;
 use hushflow::follow::{StopFlag, Subject, open_log, read_names};
 use hushflow::mechanism::workload::Workload;
-use hushflow::pipeline::{Pipeline, PublicParameters, Sink};
 use hushflow::publication::Publication;
 use hushflow::sink::{SinkInput, SinkThread, TakenAddress};
 use hushflow::state::{PublicReader, StateError};
 use hushflow::web::{HttpEndpoint, Page, PageContents, WindowPageContents};
 
 use super::http::HttpArguments;
+use super::located::{LocatedLog, LogArguments};
 use super::signals::set_by_signals;
 use super::{CliError, ledger, output, run};
 
@@ -39,15 +39,8 @@ Examples:
   hushflow serve /srv/hushflow/public --web 127.0.0.1:8080
   hushflow serve sinks.toml --public /srv/hushflow/public")]
 pub(crate) struct ServeArguments {
-    /// A directory with a public log, which a run may still have to create, or a pipeline file
-    /// whose [[sinks]] and [[views]] are served
-    source: PathBuf,
-    /// State directory of the pipeline; overrides the one in its file
-    #[arg(long, value_name = "DIR")]
-    state: Option<PathBuf>,
-    /// Directory of the public log; overrides the one in the pipeline file
-    #[arg(long, value_name = "DIR")]
-    public: Option<PathBuf>,
+    #[command(flatten)]
+    log: LogArguments,
     /// Serve the log as a web page at http://ADDR/ [default: 127.0.0.1:8080 if there are no sinks]
     #[arg(long, value_name = "ADDR")]
     web: Option<String>,
@@ -59,70 +52,23 @@ pub(crate) struct ServeArguments {
     http: HttpArguments,
 }
 
-/// The log to serve, its views and its sinks.
-struct Service {
-    directory: PathBuf,
-    /// Parameters that the log must have.
-    parameters: Option<PublicParameters>,
-    views: Vec<EstimateView>,
-    sinks: Vec<Sink>,
-}
-
-impl Service {
-    fn of(arguments: &ServeArguments) -> Result<Self, CliError> {
-        let source = &arguments.source;
-        // A service may start before the run that creates the directory.
-        let is_awaited = !source.exists() && source.extension().is_none_or(|extension| extension != "toml");
-        if source.is_dir() || is_awaited {
-            if arguments.state.is_some() || arguments.public.is_some() {
-                return Err(CliError::usage(
-                    "--state and --public locate the log of a pipeline file, but the argument is a directory: leave them out",
-                ));
-            }
-            let directory = source.clone();
-            return Ok(Service { directory, parameters: None, views: Vec::new(), sinks: Vec::new() });
-        }
-        let mut pipeline = Pipeline::load(source)?;
-        pipeline.state.public = arguments.public.clone().or(pipeline.state.public);
-        let state = arguments.state.clone().or_else(|| pipeline.state_directory.clone());
-        let directory = match (&state, &pipeline.state.public) {
-            (_, Some(public)) => public.clone(),
-            (Some(state), None) => state.clone(),
-            (None, None) => {
-                return Err(CliError::usage(
-                    "no public log: name its directory with --public DIR, or in the pipeline file:\n\n[state]\npublic = \"public\"",
-                ));
-            }
-        };
-        let parameters = Some(pipeline.public_parameters());
-        Ok(Service { directory, parameters, views: pipeline.views, sinks: pipeline.sinks })
+/// Returns the content of the log under the views of the pipeline file, or under a default view.
+fn subject(service: &LocatedLog, reader: &PublicReader) -> Result<Subject, CliError> {
+    let mut subject = Subject::from_header(reader.header(), service.views.clone())?;
+    service.check(&subject)?;
+    if subject.views.is_empty() {
+        let parameters = subject.parameters();
+        let view = EstimateView::new(parameters.release.workload.clone(), &parameters.log_facts());
+        subject.views.push(view);
     }
-
-    /// Returns the content of the log under the views of the pipeline file, or under a default
-    /// view.
-    fn subject(&self, reader: &PublicReader, source: &Path) -> Result<Subject, CliError> {
-        let mut subject = Subject::from_header(reader.header(), self.views.clone())?;
-        if self.parameters.as_ref().is_some_and(|parameters| parameters != subject.parameters()) {
-            return Err(CliError::usage(format!(
-                "{}: the log in {} has other parameters: serve it with the pipeline file that created it",
-                source.display(),
-                self.directory.display()
-            )));
-        }
-        if subject.views.is_empty() {
-            let parameters = subject.parameters();
-            let view = EstimateView::new(parameters.release.workload.clone(), &parameters.log_facts());
-            subject.views.push(view);
-        }
-        Ok(subject)
-    }
+    Ok(subject)
 }
 
 /// Serves until all sinks have the last epoch, or until a signal stops it.
 pub(crate) fn execute(arguments: &ServeArguments) -> Result<(), CliError> {
-    let service = Service::of(arguments)?;
+    let service = arguments.log.locate()?;
     let mut reader = await_log(&service.directory)?;
-    let subject = service.subject(&reader, &arguments.source)?;
+    let subject = subject(&service, &reader)?;
     let page = arguments.web.as_deref().or(service.sinks.is_empty().then_some(PAGE));
     let endpoint = arguments.http.endpoint(page, "--web")?;
     let control = Control::new().on_notice(output::warn);

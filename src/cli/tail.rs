@@ -3,13 +3,14 @@
 mod output;
 mod scores;
 
+use std::ffi::OsStr;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::builder::{NonEmptyStringValueParser, PossibleValue, TypedValueParser};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum, value_parser};
 use hushflow::estimates::{ESTIMATORS, EstimateView, EstimatorKind, Intervals, LogFacts, ViewEstimator};
 use hushflow::follow::{Follower, StopFlag, Subject, read_names};
@@ -24,6 +25,7 @@ use hushflow::sink::StandardOutput;
 use hushflow::state::{PublicReader, StateError};
 
 use super::http::HttpArguments;
+use super::located::{LocatedLog, LogArguments};
 use super::output::{print_message, warn};
 use super::{CliError, ReleaseFormatArguments, number_in, plan, serve};
 use output::{LiveTable, Output};
@@ -49,6 +51,7 @@ Examples:
   hushflow tail state --view moments --format csv > moments.csv
   hushflow tail state --regress arr_delay~dep_delay
   hushflow tail state --view adam --beta2 0.99
+  hushflow tail pipeline.toml --view weekly
   hushflow tail state --sample 1000 --key JFK > synthetic.csv
   hushflow tail state --held-out later.csv
   hushflow tail state --web 127.0.0.1:8080
@@ -62,8 +65,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = help())]
 pub(crate) struct TailArguments {
-    /// State directory of a run, or a directory with a copy of its public.log
-    directory: PathBuf,
+    #[command(flatten)]
+    log: LogArguments,
     /// Keep printing new releases until the last epoch. On a terminal, a table shows only the
     /// newest epoch
     #[arg(long, short)]
@@ -140,6 +143,8 @@ pub(crate) struct TailArguments {
 #[derive(Debug)]
 struct EstimatorArgument {
     chosen: Option<(&'static EstimatorKind, String)>,
+    /// Value of `--view`: an estimator, or one of the views of the pipeline file.
+    named: Option<String>,
     numbers: Vec<(&'static str, f64)>,
 }
 
@@ -151,6 +156,7 @@ impl EstimatorArgument {
     /// Returns the flag that was given, if any.
     fn given(&self) -> Option<String> {
         let chosen = self.chosen.as_ref().map(|(estimator, _)| Self::flag_of(estimator));
+        let chosen = chosen.or(self.named.as_ref().map(|_| "view"));
         chosen.or(self.numbers.first().map(|(name, _)| *name)).map(|name| format!("--{name}"))
     }
 
@@ -185,9 +191,10 @@ impl Args for EstimatorArgument {
             .long("view")
             .group("estimator")
             .value_name("VIEW")
-            .value_parser(PossibleValuesParser::new(names))
+            .value_parser(ViewNames(names.collect()))
             .help(
-                "What to show [default: gaussian, or moments where the log has no second moments of records]",
+                "What to show, or with a pipeline file the name of one of its [[views]] [default: gaussian, or moments where the \
+                 log has no second moments of records]",
             );
         let flags = flags.iter().filter_map(|estimator| estimator.flag.as_ref()).map(|flag| {
             Arg::new(flag.name).long(flag.name).value_name(flag.value).help(flag.help).group("estimator")
@@ -211,7 +218,7 @@ impl FromArgMatches for EstimatorArgument {
         });
         let numbers = ESTIMATORS.iter().flat_map(EstimatorKind::numbers);
         let numbers = numbers.filter_map(|(name, _)| Some((name, *matches.get_one::<f64>(name)?))).collect();
-        Ok(EstimatorArgument { chosen, numbers })
+        Ok(EstimatorArgument { chosen, named: matches.get_one("view").cloned(), numbers })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -220,12 +227,30 @@ impl FromArgMatches for EstimatorArgument {
     }
 }
 
+/// Values of `--view`: any name, with help about estimators.
+#[derive(Clone)]
+struct ViewNames(Vec<PossibleValue>);
+
+impl TypedValueParser for ViewNames {
+    type Value = String;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        NonEmptyStringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.0.iter().cloned()))
+    }
+}
+
 /// Writes the view of all releases, and with `--follow` of later ones.
 pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
-    let reader = open(arguments)?;
-    let subject = subject(arguments, &reader)?;
+    let log = arguments.log.locate()?;
+    let directory = &log.directory;
+    let reader = open(arguments, directory)?;
+    let subject = subject(arguments, &log, &reader)?;
     if !arguments.key.is_empty() {
-        read_names(&arguments.directory, &subject.publication)?;
+        read_names(directory, &subject.publication)?;
     }
     let keys = selected_keys(&arguments.key, subject.parameters())?;
     if !subject.publication.is_private() {
@@ -234,8 +259,7 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     let endpoint = arguments.http.endpoint(arguments.web.as_deref(), "--web")?;
     let stop = StopFlag::default();
     if let Some(endpoint) = &endpoint {
-        let contents =
-            serve::page_contents(arguments.directory.clone(), &subject, &arguments.workload, &keys)?;
+        let contents = serve::page_contents(directory.clone(), &subject, &arguments.workload, &keys)?;
         return serve::serve_page(endpoint, contents, reader, &stop);
     }
     let mut out = BufWriter::new(StandardOutput);
@@ -245,7 +269,7 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     let mut output = Output::new(arguments, &subject, format)?;
     let mut follower = Follower::new(reader, &subject, &keys);
     let since = match arguments.last {
-        Some(last) => newest_epoch(&arguments.directory)?.saturating_sub(last) + 1,
+        Some(last) => newest_epoch(directory)?.saturating_sub(last) + 1,
         None => arguments.since,
     };
     let (mut line, mut timeout) = (Vec::new(), Duration::ZERO);
@@ -282,8 +306,13 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
 }
 
 /// Returns the publication of the log and the view of the flags.
-fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, CliError> {
+fn subject(
+    arguments: &TailArguments,
+    located: &LocatedLog,
+    reader: &PublicReader,
+) -> Result<Subject, CliError> {
     let mut subject = Subject::from_header(reader.header(), Vec::new())?;
+    located.check(&subject)?;
     match &subject.publication {
         Publication::Windows(publication) => {
             if let Some(flag) = given_for_moments(arguments) {
@@ -301,6 +330,10 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
             }
             let parameters = publication.parameters();
             let log = parameters.log_facts();
+            if let Some(view) = named_view(arguments, located)? {
+                subject.views.push(view);
+                return Ok(subject);
+            }
             let unfit = arguments.workload.iter().find_map(|workload| log.check_workload(workload).err());
             if let Some(problem) = unfit {
                 return Err(CliError::usage(format!("--workload: {problem}")));
@@ -312,10 +345,48 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
     Ok(subject)
 }
 
+/// Returns the view of the pipeline file that `--view` names; `None` if it names an estimator.
+fn named_view(arguments: &TailArguments, located: &LocatedLog) -> Result<Option<EstimateView>, CliError> {
+    let estimator = &arguments.estimator;
+    let Some(name) = &estimator.named else { return Ok(None) };
+    let quoted =
+        |names: Vec<&str>| names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+    let Some(view) = located.views.iter().find(|view| view.name == *name) else {
+        if estimator.chosen.is_some() {
+            return Ok(None);
+        }
+        let kinds = ESTIMATORS.iter().filter(|kind| kind.flag.is_none()).map(|kind| kind.name).collect();
+        let of_file = match located.file() {
+            None => {
+                "; views of a pipeline have names where its file is given in place of the directory".into()
+            }
+            Some(file) => {
+                let views = located.views.iter().map(|view| view.name.as_str()).collect();
+                format!("; or one of the views of {}: {}", file.display(), quoted(views))
+            }
+        };
+        return Err(CliError::usage(format!(
+            "--view {name}: found no such view, expected one of {}{of_file}",
+            quoted(kinds)
+        )));
+    };
+    let number = estimator.numbers.first().map(|(name, _)| format!("--{name}"));
+    match number.or_else(|| flag_for_moments(arguments)) {
+        Some(flag) => {
+            Err(CliError::usage(format!("{flag}: the view {name:?} of the file sets it: leave it out")))
+        }
+        None => Ok(Some(view.clone())),
+    }
+}
+
 /// Returns the first given flag that changes the output of a view of moments.
 fn given_for_moments(arguments: &TailArguments) -> Option<String> {
-    let TailArguments { estimator, squares, workload, total, joint, population, sample, scores, .. } =
-        arguments;
+    arguments.estimator.given().or_else(|| flag_for_moments(arguments))
+}
+
+/// As [`given_for_moments`], without the flags of the estimator.
+fn flag_for_moments(arguments: &TailArguments) -> Option<String> {
+    let TailArguments { squares, workload, total, joint, population, sample, scores, .. } = arguments;
     let flags = [
         ("--workload", !workload.is_empty()),
         ("--schedule", arguments.schedule.is_some()),
@@ -329,8 +400,7 @@ fn given_for_moments(arguments: &TailArguments) -> Option<String> {
         ("--sample", sample.is_some()),
         ("--held-out or --truth", scores.is_requested()),
     ];
-    let given = flags.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag.to_owned());
-    estimator.given().or(given)
+    flags.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag.to_owned())
 }
 
 /// Returns the view of the flags, after checking that the log supports it.
@@ -392,11 +462,11 @@ fn level(level: f64) -> Result<f64, &'static str> {
 }
 
 /// Opens the log. With `--follow` or `--web`, waits until a run has created it.
-fn open(arguments: &TailArguments) -> Result<PublicReader, StateError> {
+fn open(arguments: &TailArguments, directory: &Path) -> Result<PublicReader, StateError> {
     if arguments.follow || arguments.web.is_some() {
-        return serve::await_log(&arguments.directory);
+        return serve::await_log(directory);
     }
-    PublicReader::open(&arguments.directory)
+    PublicReader::open(directory)
 }
 
 /// Returns the last epoch in the log; 0 before the first.

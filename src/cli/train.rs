@@ -14,11 +14,12 @@ use hushflow::pipeline::Pipeline;
 use hushflow::publication::{MomentPublication, Publication};
 use hushflow::runtime::training::train;
 use hushflow::runtime::{RunOptions, shared_ledger};
+use hushflow::strategies::SearchProgress;
 use hushflow::training::{Examples, ModelReport, TrainedModel};
 
 use super::budget::large_delta;
 use super::ledger::print_uncounted_note;
-use super::output::{ProgressCounter, print_message, warn};
+use super::output::{ProgressCounter, SearchStatus, print_message, warn};
 use super::signals::stopped_by_signals;
 use super::{CliError, thousands};
 pub(super) use plan::{print_check, print_plan, refuse_comparison};
@@ -97,7 +98,10 @@ pub(crate) fn execute(arguments: &TrainArguments) -> Result<(), CliError> {
     if let Some(warning) = large_delta(pipeline.privacy.delta, None) {
         warn(&warning);
     }
-    let publication = publication(&pipeline, &options.state, &arguments.pipeline)?;
+    let bar = SearchStatus::new();
+    let progress = &mut |progress: &_| bar.update(progress);
+    let publication = publication(&pipeline, &options.state, &arguments.pipeline, progress)?;
+    bar.finish();
     let unusable = |error: hushflow::training::ExamplesError| CliError::failed(error.to_string());
     let examples = Examples::of_source(&pipeline).map_err(unusable)?;
     if arguments.counters || stderr().is_terminal() {
@@ -149,13 +153,14 @@ fn finish(
     Ok(())
 }
 
-/// Returns the publication of the gradients of a pipeline.
+/// Returns the publication of the gradients of a pipeline. Reports a search to `progress`.
 pub(super) fn publication(
     pipeline: &Pipeline,
     state: &Path,
     file: &Path,
+    progress: &mut dyn FnMut(&SearchProgress),
 ) -> Result<MomentPublication, CliError> {
-    let publication = Publication::of_pipeline(pipeline, state, &mut |_| ());
+    let publication = Publication::of_pipeline(pipeline, state, progress);
     publication.and_then(Publication::into_moments).map_err(|error| CliError::from(error).in_pipeline(file))
 }
 

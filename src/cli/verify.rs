@@ -67,10 +67,12 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
         problem.or_else(|| promise.as_ref().err().cloned()).or_else(|| entered.as_ref().err().cloned());
     let mut out = String::new();
     if arguments.json {
-        let private = promise.as_ref().ok();
+        let private = promise.as_ref().ok().map(|noise| noise.private);
+        let secret_batches = promise.as_ref().ok().map(|noise| noise.secret_batches);
         let object = json!({
             "ok": problem.is_none(),
             "private": private,
+            "secret_batches": secret_batches,
             "committed": report.committed,
             "published": report.published,
             "generations": report.generations,
@@ -100,8 +102,8 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
         if ingest.sessions > 0 {
             out += &format!("ingest journal     {} bytes of {} sessions\n", ingest.bytes, ingest.sessions);
         }
-        if let Ok(private) = promise {
-            out += &format!("noise              {}\n", noise(private));
+        if let Ok(noise) = promise {
+            out += &format!("noise              {}\n", noise.text());
         }
         match (&arguments.anchor, &problem) {
             (None, _) => {
@@ -134,7 +136,8 @@ fn execute_public(arguments: &VerifyArguments) -> Result<(), CliError> {
     if arguments.json {
         let object = json!({
             "ok": problem.is_none(),
-            "private": promise.as_ref().ok(),
+            "private": promise.as_ref().ok().map(|noise| noise.private),
+            "secret_batches": promise.as_ref().ok().map(|noise| noise.secret_batches),
             "committed": null,
             "published": report.published,
             "generations": report.generation,
@@ -146,8 +149,8 @@ fn execute_public(arguments: &VerifyArguments) -> Result<(), CliError> {
         out += &format!("epochs published   {}\n", report.published);
         out += &format!("runs               {}\n", report.generation);
         out += &format!("head of the chain  {}\n", report.chain);
-        if let Ok(private) = promise {
-            out += &format!("noise              {}\n", noise(private));
+        if let Ok(noise) = promise {
+            out += &format!("noise              {}\n", noise.text());
         }
         out += &format!(
             "{}\n",
@@ -158,8 +161,24 @@ fn execute_public(arguments: &VerifyArguments) -> Result<(), CliError> {
     problem.map_or(Ok(()), |problem| Err(CliError::failed(problem)))
 }
 
-fn noise(private: bool) -> &'static str {
-    if private { "gives the stated guarantee" } else { "was drawn from a seed: NOT PRIVATE" }
+/// What is known about the noise.
+#[derive(Clone, Copy)]
+struct NoiseFinding {
+    private: bool,
+    /// Whether the guarantee relies on batches that are secret.
+    secret_batches: bool,
+}
+
+impl NoiseFinding {
+    fn text(self) -> &'static str {
+        match (self.private, self.secret_batches) {
+            (false, _) => "was drawn from a seed: NOT PRIVATE",
+            (true, false) => "gives the stated guarantee",
+            (true, true) => {
+                "gives the stated guarantee while the random batches are secret, for those who can't time the steps"
+            }
+        }
+    }
 }
 
 /// Returns the publication described by the header of the public log.
@@ -168,11 +187,15 @@ fn published(arguments: &VerifyArguments) -> Result<Publication, CliError> {
     Ok(Publication::from_header(reader.header())?)
 }
 
-/// Returns whether the releases are private, or why the guarantee of the log does not hold.
-fn promise(arguments: &VerifyArguments) -> Result<bool, String> {
+/// Returns what is known about the noise, or why the guarantee of the log does not hold.
+fn promise(arguments: &VerifyArguments) -> Result<NoiseFinding, String> {
     let publication = published(arguments).map_err(|error| error.to_string())?;
     match publication.guarantee_holds() {
-        Ok(true) => Ok(publication.is_private()),
+        Ok(true) => {
+            let training = publication.parameters().training.as_ref();
+            let secret_batches = training.is_some_and(|training| !training.sampling.is_public());
+            Ok(NoiseFinding { private: publication.is_private(), secret_batches })
+        }
         Ok(false) => Err("the noise multiplier in the header is too small for the stated (ε, δ)".into()),
         Err(error) => Err(error.to_string()),
     }

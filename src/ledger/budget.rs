@@ -175,11 +175,14 @@ impl fmt::Display for BudgetExceeded {
         let pair = |epsilon: &Option<f64>| reached(*epsilon, delta);
         write!(
             f,
-            "the budget of this data set is {budget}: {entries} entries{} have spent {} of it, and with the ({}, {:e}) of this \
-             pipeline it would be {}; nothing was published: ",
-            match reserved {
-                0 => String::new(),
-                _ => format!(" ({reserved} reserved by runs under way)"),
+            "the budget of this data set is {budget}: {}{} spent {} of it, and with the ({}, {:e}) of this pipeline it would be {}; \
+             nothing was published: ",
+            if *entries == 1 { "1 entry".into() } else { format!("{entries} entries") },
+            match (reserved, *entries == 1) {
+                (0, true) => " has".into(),
+                (0, false) => " have".into(),
+                (_, true) => " (reserved by a run under way) has".into(),
+                (_, false) => format!(" ({reserved} reserved by runs under way) have"),
             },
             pair(spent),
             requested.0,

@@ -117,8 +117,11 @@ impl Publication {
         if let Some(windows) = WindowPublication::new(parameters.clone(), private)? {
             return Ok(Self::Windows(windows));
         }
+        if let Some(found) = training::best_for_random_batches(pipeline, &parameters, private, progress)? {
+            return Ok(Self::Moments(found));
+        }
         let chosen = chosen(pipeline, progress)?;
-        Ok(Self::Moments(MomentPublication::calibrate_chosen(parameters, chosen, private)?))
+        Ok(Self::Moments(MomentPublication::calibrate_chosen(parameters, chosen, private, progress)?))
     }
 
     /// Reads the publication from the header of a public log.

@@ -1,8 +1,9 @@
 //! A publication of moments: the mechanism, its noise, and the views of its releases.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use hushflow_mechanism::accounting::discrete::Discreteness;
+use hushflow_mechanism::accounting::pld::DominatingPair;
 use hushflow_mechanism::accounting::{Delta, Epsilon, MARGIN, gaussian};
 use hushflow_mechanism::discovery::Discovery;
 use hushflow_mechanism::epochs::{CountSchedule, Schedule};
@@ -18,7 +19,7 @@ use hushflow_mechanism::workload::{Decay, Workload};
 use hushflow_operators::{FixedMeasurement, Measurement};
 use serde::{Deserialize, Serialize};
 
-use super::training::{gaussian_cover, random_batches};
+use super::training::{gaussian_cover, noise_progress, random_batches};
 use super::{
     ChosenStrategies, DiscoverySetting, Grid, Publication, PublicationError, check_width, guarantee,
 };
@@ -27,6 +28,7 @@ use crate::histogram::of_records;
 use crate::ledger::Charge;
 use crate::pipeline::{PublicParameters, Release, bounds_by_key};
 use crate::state::PublicHeader;
+use crate::strategies::SearchProgress;
 
 /// Noise and strategy of a log, determined once and then fixed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,6 +53,8 @@ pub struct MomentPublication {
     mechanism: Arc<MatrixMechanism>,
     /// Noise levels of existing views, shared by views of the same workload.
     levels: Arc<Mutex<Vec<Weak<ViewNoise>>>>,
+    /// The pair that dominates a step or a pass of random batches, once it is needed.
+    pub(super) dominating: Arc<OnceLock<DominatingPair>>,
 }
 
 impl MomentPublication {
@@ -61,11 +65,12 @@ impl MomentPublication {
     /// [`PublicationError`] names the invalid parameter and the remedy.
     pub fn calibrate(parameters: PublicParameters, private: bool) -> Result<Self, PublicationError> {
         let chosen = ChosenStrategies::named(&parameters.release);
-        Self::calibrate_chosen(parameters, chosen, private)
+        Self::calibrate_chosen(parameters, chosen, private, &mut |_| ())
     }
 
     /// Calibrates the noise to the guarantee, for the strategies that [`chosen`](super::chosen)
-    /// returned for the parameters.
+    /// returned for the parameters. For random batches that is a search, which reports to
+    /// `progress`.
     ///
     /// # Errors
     /// As [`calibrate`](Self::calibrate).
@@ -73,25 +78,25 @@ impl MomentPublication {
         parameters: PublicParameters,
         chosen: ChosenStrategies,
         private: bool,
+        progress: &mut dyn FnMut(&SearchProgress),
     ) -> Result<Self, PublicationError> {
         refuse_windows(&parameters)?;
         let (epsilon, delta) = guarantee_of_noise(&parameters)?;
         let near = gaussian::noise_multiplier(epsilon, delta).value();
         let calibrated = |grid| -> Result<_, PublicationError> {
             let mechanism = mechanism(&parameters, &chosen, near, grid)?;
-            let noise_multiplier = match random_batches(&parameters) {
-                None => mechanism.moments().calibrated(epsilon, delta, cells(&parameters))?,
-                Some((batches, run)) => {
-                    let found = batches.calibrated(&mechanism, run, (epsilon, delta))?;
-                    found.unwrap_or(near)
-                }
-            };
+            let noise_multiplier = mechanism.moments().calibrated(epsilon, delta, cells(&parameters))?;
             let of_keys = multiplier_of_keys(&parameters, noise_multiplier);
             Ok((mechanism.with_noise_multiplier(of_keys)?, noise_multiplier))
         };
         let ((mechanism, noise_multiplier), grid) = match random_batches(&parameters) {
-            // A record must not move steps in which it does not take part: no rounding.
-            Some(_) => (calibrated(Grid::Exact)?, Grid::Exact),
+            Some((batches, run)) => {
+                // A record must not move steps in which it does not take part: no rounding.
+                let mechanism = mechanism(&parameters, &chosen, near, Grid::Exact)?;
+                let report = &mut noise_progress(&chosen, epsilon, progress);
+                let found = batches.calibrated(&mechanism, run, (epsilon, delta), report)?.unwrap_or(near);
+                ((mechanism.with_noise_multiplier(found)?, found), Grid::Exact)
+            }
             None => Grid::choose(calibrated, |(mechanism, _)| mechanism.moments().rounding_share())?,
         };
         let calibration = Calibration { noise_multiplier, strategies: chosen, grid };
@@ -175,8 +180,18 @@ impl MomentPublication {
             .collect::<Result<_, PublicationError>>()?;
         let bounds: Vec<_> = parameters.columns.iter().map(|column| (column.lower, column.upper)).collect();
         let clipper = Arc::new(clipper_of(&bounds)?);
-        let (mechanism, levels) = (Arc::new(mechanism), Arc::default());
-        Ok(MomentPublication { parameters, private, calibration, clipper, key_scales, mechanism, levels })
+        let mechanism = Arc::new(mechanism);
+        let (levels, dominating) = (Arc::default(), Arc::default());
+        Ok(MomentPublication {
+            parameters,
+            private,
+            calibration,
+            clipper,
+            key_scales,
+            mechanism,
+            levels,
+            dominating,
+        })
     }
 
     /// Returns the spending of all its releases.
@@ -216,10 +231,9 @@ impl MomentPublication {
     /// [`PublicationError`] if no noise gives the guarantee.
     pub fn guarantee_holds(&self) -> Result<bool, PublicationError> {
         let (epsilon, delta) = guarantee_of_noise(&self.parameters)?;
-        if let Some((batches, run)) = random_batches(&self.parameters) {
-            // Calibration leaves a reserve for differences between versions.
-            let spent = batches.epsilon(&self.mechanism, run, delta)?;
-            return Ok(spent.is_some_and(|spent| spent <= epsilon.value()));
+        // Calibration leaves a reserve for differences between versions.
+        if let Some(spent) = self.spent_by_random_batches(None, delta)? {
+            return Ok(spent <= epsilon.value());
         }
         let needed = self.mechanism.moments().calibrated(epsilon, delta, cells(&self.parameters))?;
         Ok(self.calibration.noise_multiplier >= needed * (1.0 - MARGIN / 2.0))

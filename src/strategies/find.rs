@@ -10,7 +10,7 @@ use hushflow_mechanism::strategy::{
 
 use super::file::{SavedStrategy, StrategyRequest, recall, remember};
 use super::matrix::read_matrix;
-use super::{Candidate, Purpose, SearchProgress, StrategiesError};
+use super::{Candidate, Purpose, SearchProgress, SearchQuantity, StrategiesError};
 
 /// Result of a search.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,7 +69,8 @@ pub fn search(
 ) -> Result<(SavedStrategy, Option<f64>), StrategiesError> {
     let report = &mut |at: &optimize::OptimizerProgress| {
         let optimize::OptimizerProgress { iteration, objective, lower_bound, .. } = *at;
-        progress(&SearchProgress { strategy: name.clone(), iteration, objective, lower_bound });
+        let (strategy, quantity) = (name.clone(), SearchQuantity::Loss);
+        progress(&SearchProgress { strategy, quantity, iteration, objective, lower_bound });
         ControlFlow::Continue(())
     };
     let fitted = fit(name, purpose, report)?;

@@ -24,16 +24,27 @@ pub use find::{SearchResult, choose, find, search};
 /// Stands for any dimension above 1 in results about vectors.
 const VECTOR_DIMENSION: usize = 2;
 
+/// What a search varies and reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchQuantity {
+    /// The least loss of a strategy.
+    Loss,
+    /// ε of a strategy's noise, which is to reach the stated one.
+    Epsilon,
+}
+
 /// Progress of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchProgress {
     /// The strategy that the search is for.
     pub strategy: StrategyName,
+    /// What `objective` is.
+    pub quantity: SearchQuantity,
     /// Number of points.
     pub iteration: usize,
-    /// The least value so far.
+    /// The least loss so far, or the newest ε.
     pub objective: f64,
-    /// Lower bound of all values; 0 if unknown.
+    /// Lower bound of all losses, 0 if unknown; or the stated ε.
     pub lower_bound: f64,
 }
 

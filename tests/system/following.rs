@@ -253,6 +253,19 @@ fn run_and_tail_stamp_every_release_alike() {
     links.sort();
     links.dedup();
     assert_eq!(links.len(), 20, "no two epochs have the same link");
+
+    // A view of the file has its name, and its flags are those of the file.
+    let named = |more: &[&str]| {
+        let mut tail = hushflow(["tail", "--json"]);
+        finish(tail.arg(&pipeline).arg("--state").arg(&state).args(more))
+    };
+    let of_run: Vec<&Value> = shown.iter().filter(|line| line["view"] == "b").collect();
+    let lines = named(&["--view", "b"]).succeeded().json();
+    assert_eq!(lines.iter().collect::<Vec<_>>(), of_run);
+    assert_eq!(named(&[]).succeeded().json().len(), 7 * 20);
+    named(&["--view", "c"]).failed(2, &["--view c: found no such view", "\"gaussian\"", "\"a\", \"b\""]);
+    named(&["--view", "b", "--level", "0.9"]).failed(2, &["--level: the view \"b\" of the file sets it"]);
+    finish(&mut tail(&state, &["--view", "b"])).failed(2, &["where its file is given"]);
 }
 
 /// Another process that shares the pipe may have made it non-blocking.

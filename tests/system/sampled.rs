@@ -256,7 +256,10 @@ fn readers_take_logs_without_counts() {
         assert!((1.999..=2.0).contains(&number(&model["epsilon"])), "{model}");
         let counts: Vec<i128> = releases(&state).iter().map(|step| step.values[0]).collect();
         assert_eq!(counts.iter().all(|&count| count == 0), neighbours == "replace-one-in-place");
-        finish(hushflow(["verify"]).arg(&state)).succeeded();
+        let verified = finish(hushflow(["verify"]).arg(&state)).succeeded().out;
+        assert!(verified.contains("guarantee while the random batches are secret"), "{verified}");
+        let ledger = finish(hushflow(["ledger"]).arg(&state)).succeeded().out;
+        assert!(ledger.contains("1 entry with batches drawn at random: ε holds only while"), "{ledger}");
         finish(hushflow(["tail", "--json"]).arg(&state)).succeeded();
         // The rows must stay those of the key.
         lab.write(
@@ -287,4 +290,23 @@ fn batches_that_have_no_guarantee_are_refused() {
     check("plan", "source.path = 'data.csv'", stream, &["name CSV, NDJSON or Parquet files"]);
     let text = finish(hushflow(["plan"]).arg(lab.write("pipeline.toml", LINEAR))).succeeded().out;
     assert!(text.contains("a row takes part 2 times on average (poisson)"), "{text}");
+}
+
+/// `auto` takes the strategy with the least noise under the amplified accounting. Where less noise
+/// has no bound, `plan` and `check` say what a run spends.
+#[test]
+fn strategies_are_chosen_by_the_amplified_accounting() {
+    let lab = lab();
+    let plan = |strategy: &str| {
+        let text = LINEAR.replace("[privacy]", &format!("[release]\nstrategy = '{strategy}'\n[privacy]"));
+        json(hushflow(["plan", "--json"]).arg(lab.write("pipeline.toml", text)))
+    };
+    let [auto, identity, banded] = ["auto", "identity", "banded-toeplitz-optimal:4"].map(plan);
+    let noise = |plan: &Value| number(&plan["gradient_noise"]);
+    assert!(noise(&auto) <= noise(&identity).min(noise(&banded)), "{auto} {identity} {banded}");
+    let pipeline = lab.write("pipeline.toml", LINEAR.replace("epsilon = 2", "epsilon = 300"));
+    for command in ["plan", "check"] {
+        let text = finish(hushflow([command]).arg(&pipeline)).succeeded().out;
+        assert!(text.contains("of the stated 300: with less noise, no bound is known"), "{text}");
+    }
 }

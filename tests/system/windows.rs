@@ -330,7 +330,7 @@ fn the_ledger_is_charged_once_for_all_windows() {
     // A pipeline that estimates a covariance has the same μ, whatever share of it pays for
     // selections. Both pipelines together exceed the budget.
     let refused = finish(&mut run(&real(COVARIANCE), &lab.path("covariance"), 1));
-    refused.failed(1, &["the budget of this data set", "1 entries have spent"]);
+    refused.failed(1, &["the budget of this data set", "1 entry has spent"]);
     assert!(releases(&lab.path("covariance")).is_empty());
     let entry = finish(&mut hushflow(["verify".as_ref(), state.as_os_str(), "--json".as_ref()]))
         .succeeded()

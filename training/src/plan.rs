@@ -240,7 +240,7 @@ impl TrainingPlan {
         let continuous = gaussian::noise_multiplier(self.epsilon, self.delta).value();
         let mechanism = self.release(dimension, strategies, continuous, passes, None)?;
         let (run, guarantee) = ((self.horizon(), passes), (self.epsilon, self.delta));
-        let multiplier = match self.batches().calibrated(&mechanism, run, guarantee)? {
+        let multiplier = match self.batches().calibrated(&mechanism, run, guarantee, &mut |_| ())? {
             Some(multiplier) => multiplier,
             None => mechanism.moments().calibrated(self.epsilon, self.delta, self.horizon() as f64)?,
         };

@@ -252,9 +252,11 @@ mod tests {
     use std::num::NonZeroU32;
     use std::path::Path;
 
+    /// Digits, as many of them as fill batches of 140 and of 28.
     fn images() -> Arc<Split> {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/digits_8x8.csv");
-        Arc::new(digits(Path::new(path)).unwrap())
+        let Split { training, test } = digits(Path::new(path)).unwrap();
+        Arc::new(Split { training: training.choose(|image| image < 1400), test })
     }
 
     fn plan(images: &Split, privatisation: Privatisation) -> TrainingPlan {
@@ -424,7 +426,7 @@ mod tests {
         let plan = plan(&images, Privatisation::Jme);
         refused(
             TrainingPlan { batch_size: NonZeroU32::new(2000).unwrap(), ..plan },
-            "there are 1438 records, fewer than the 2000 of a batch",
+            "there are 1400 records, fewer than the 2000 of a batch",
         );
         refused(TrainingPlan { neighbours: Neighbours::ReplaceOne, ..plan }, "neighbours replace-one move");
         let poisson = TrainingPlan { sampling: Sampling::Poisson, ..plan };
@@ -460,5 +462,9 @@ mod tests {
             strategies("banded-square-root:3"),
             "balls-in-bins needs a multiple of 3",
         );
+        let batch_size = NonZeroU32::new(130).unwrap();
+        let privatisation = Privatisation::PostProcessing(GradientSquares::Raw);
+        let uneven = TrainingPlan { batch_size, sampling: balls, neighbours: blanked, privatisation, ..plan };
+        refused(uneven, "balls-in-bins puts each of 1400 records in one of the steps of a pass");
     }
 }

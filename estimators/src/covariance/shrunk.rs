@@ -13,24 +13,28 @@
 //! entry off the diagonal counts twice in the Frobenius norm.
 //!
 //! # The norm
-//! Candidates are t = d·2^(−i/4) for the squared norm of z. Let c(t) be the number of records
-//! beyond t. For each unit that t falls by, clipping removes c(t) from n times the trace, and n
-//! times the Frobenius norm of the noise falls by d/√(2ρ). So the best t has a number of records
-//! beyond it that follows from d and ρ alone. On the tables of `docs/covariance.md`, where
-//! directions differ and shrinkage removes noise, k = d/(2√ρ) works best. One of two scores is
-//! used:
+//! Candidates are t = d·2^(−i/16) for the squared norm of z, and c_i is the number of records
+//! beyond candidate i. The score of i is k·i − (c_i + c_(i−1) + … + c_(i−31)): each record lowers
+//! it by the number of candidates between t and 4t that it exceeds, so a record counts in
+//! proportion to the logarithm of its norm over the clipping norm, and fully from twice that norm.
+//! The best candidate has k records of norms between one and two times its own.
 //!
-//! - **Many records** (g < n/8 for g = 1.5(d − 3/2)/√ρ): −(c(t) + min(g, n/20)·log₂ t). Among norms
-//!   that no record exceeds it prefers the smallest. For a larger g it would prefer t = 0.
-//! - **Few records**: −|c(t) − k| − k/16·log₂ t, for at most half of the records.
+//! **k.** Clipping at t takes at most L = ∫_t^∞ c from n times the trace, and the noise has n times
+//! the Frobenius norm N = t·d/√(2ρ). If c falls as t^(−a), then L = t·c/(a − 1), and L² + N² is
+//! least where c = √(a − 1)·d/√(2ρ): for a = 3 this is k = d/√ρ, and it differs by at most √2 for a
+//! from 2 to 5. With k ≤ n/10 the 240 steps of k weigh less than n records that count fully, so
+//! the score does not run to the smallest norm.
 //!
-//! With still fewer records (n√ρ < 1.45d) no norm can be found, and all of ρ measures the diagonal.
+//! **Why not the target c = k.** One record moves a count by 1, and a draw with 5 % of ρ tells
+//! counts apart by about 2/√ρ, which is close to k if d is small. A sum of counts over the norms up
+//! to twice the clipping norm grows where many records are far beyond it.
 //!
-//! **Privacy of the draw.** One record changes c(t) by at most 1, for all t in the same direction:
-//! if its norm grows, no count falls. The rest of a score is a function of public numbers and of
-//! the released count. So the first score moves in one direction, as if its sensitivity were ½
-//! ([`baselines`](super::baselines)), and the second has sensitivity 1. Which of them is used
-//! follows from public numbers. Scores are integers in units of 2⁻¹⁶. ∎
+//! With few records (n√ρ < 1.45d) no norm can be found, and all of ρ measures the diagonal.
+//!
+//! **Privacy of the draw.** One record changes c_i by at most 1, for all i in the same direction:
+//! if its norm grows, no count falls. A score has 32 counts, and the rest of it is a function of
+//! public numbers and of the released count. So all scores move in the same direction by at most
+//! 32, as if the sensitivity were 16 ([`baselines`](super::baselines)). Scores are integers. ∎
 
 use super::estimate::{CovarianceEstimate, PreparedSample};
 use super::sample::{CovarianceSample, add_matrix_noise};
@@ -48,55 +52,25 @@ pub(super) const SHARE: f64 = 0.05;
 const LEAST_SIGNAL: f64 = 1.45;
 
 /// Candidates for each halving of the squared norm.
-const PER_HALVING: u32 = 4;
+const PER_HALVING: u32 = 16;
 
 /// Number of halvings of the squared norm.
 const HALVINGS: u32 = 15;
 
-/// Number of units of a score in one record.
-const UNIT: i128 = 1 << 16;
+/// Number of counts in a score: those of candidates up to twice the norm.
+const WINDOW: usize = 2 * PER_HALVING as usize;
 
-/// A score that weighs the records beyond a candidate against the noise.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum NormScore {
-    /// Many records: the number of records beyond the norm that offset a halving of its square.
-    Linear(f64),
-    /// Few records: the target number of records beyond the norm.
-    Quantile(f64),
-}
+/// Largest share of the records between one and two times the norm.
+const MOST_CLIPPED: f64 = 0.1;
 
-impl NormScore {
-    /// `records` and `rho` are public, `spread` is Δ divided by its value for a replaced record.
-    fn new(dimension: usize, records: f64, (rho, spread): (f64, f64)) -> Self {
-        let (d, unit) = (dimension as f64, spread / rho.sqrt());
-        let slope = 1.5 * (d - 1.5).max(d / 2.0) * unit;
-        let most = records / 20.0;
-        if slope < 2.5 * most {
-            Self::Linear(slope.min(most))
-        } else {
-            Self::Quantile((0.5 * d * unit).min(records / 2.0))
-        }
-    }
+/// The largest change of a score by one record. All scores move in the same direction, so
+/// [`Selection`] takes half of it.
+const SENSITIVITY: i128 = WINDOW as i128 / 2;
 
-    /// Returns the sensitivity of a score for [`Selection`]. One record moves all linear scores in
-    /// the same direction, so half of their change suffices.
-    fn sensitivity(self) -> i128 {
-        match self {
-            Self::Linear(_) => UNIT / 2,
-            Self::Quantile(_) => UNIT,
-        }
-    }
-
-    /// Returns the score of the candidate `index` with `beyond` records outside.
-    fn score(self, index: u32, beyond: usize) -> i128 {
-        let halvings = f64::from(index) / f64::from(PER_HALVING);
-        let units = |records: f64| (records * UNIT as f64).round() as i128;
-        let beyond = beyond as i128 * UNIT;
-        match self {
-            Self::Linear(slope) => units(slope * halvings) - beyond,
-            Self::Quantile(wanted) => units(wanted / 16.0 * halvings) - (beyond - units(wanted)).abs(),
-        }
-    }
+/// Returns k, the number of records between one and two times the best norm. `records` and `rho`
+/// are public, `spread` is Δ divided by its value for a replaced record.
+fn clipped_records(dimension: usize, records: f64, (rho, spread): (f64, f64)) -> f64 {
+    (dimension as f64 * spread / rho.sqrt()).min(MOST_CLIPPED * records)
 }
 
 /// The squared norm of candidate `index`, on the grid of the records.
@@ -106,11 +80,16 @@ fn threshold(index: u32) -> i128 {
 }
 
 /// Scores of all candidates, from the squared norms of the records.
-fn scores(norms: &[i128], score: NormScore) -> Vec<i128> {
+fn scores(norms: &[i128], clipped: f64) -> Vec<i128> {
     let mut sorted = norms.to_vec();
     sorted.sort_unstable();
     let beyond = |index| sorted.len() - sorted.partition_point(|norm| *norm <= threshold(index));
-    (0..=PER_HALVING * HALVINGS).map(|index| score.score(index, beyond(index))).collect()
+    let counts: Vec<i128> = (0..=PER_HALVING * HALVINGS).map(|index| beyond(index) as i128).collect();
+    let score = |index: usize| {
+        let within = &counts[(index + 1).saturating_sub(WINDOW)..=index];
+        (clipped * index as f64).round() as i128 - within.iter().sum::<i128>()
+    };
+    (0..counts.len()).map(score).collect()
 }
 
 /// Estimates the covariance with the remaining budget.
@@ -145,10 +124,10 @@ fn at_private_norm<'a, R: CryptoRng + ?Sized>(
     let sample: &CovarianceSample<'a> = &start.sample;
     let (dimension, total) = (sample.dimension(), budget.left());
     let spread = sample.matrix_sensitivity() / 2f64.sqrt() / (1u64 << (2 * RECORD_BITS)) as f64;
-    let score = NormScore::new(dimension, start.rows.0, ((1.0 - SHARE) * total, spread));
+    let clipped = clipped_records(dimension, start.rows.0, ((1.0 - SHARE) * total, spread));
     let rho = budget.spend(BudgetPurpose::Selection, SHARE * total)?;
-    let scores = scores(&sample.squared_norms()?, score);
-    let index = Selection::new(rho, score.sensitivity())?.select(&scores, rng)?;
+    let scores = scores(&sample.squared_norms()?, clipped);
+    let index = Selection::new(rho, SENSITIVITY)?.select(&scores, rng)?;
     let halvings = index as f64 / f64::from(2 * PER_HALVING);
     start.clipped((dimension as f64).sqrt() * 0.5f64.powf(halvings))
 }
@@ -158,39 +137,43 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const SCORES: [NormScore; 3] =
-        [NormScore::Linear(7.3), NormScore::Quantile(2.5), NormScore::Quantile(40.0)];
-
     proptest! {
-        /// Attack: if one norm replaces another, no two scores move apart by more than twice what
-        /// the draw allows for.
+        /// Attack: if one norm replaces another, all scores move in the same direction, by no more
+        /// than twice what the draw allows for.
         #[test]
         fn scores_of_neighbours_move_by_no_more_than_is_charged(
             rest in prop::collection::vec(0i128..=1 << 40, 0..60), one in 0i128..=1 << 40, other in 0i128..=1 << 40,
         ) {
-            for score in SCORES {
-                let with = |norm: i128| scores(&[&rest[..], &[norm]].concat(), score);
-                let moves: Vec<i128> = with(one).iter().zip(with(other)).map(|(a, b)| a - b).collect();
-                let (least, most) = (moves.iter().min().expect("one"), moves.iter().max().expect("one"));
-                prop_assert!(most - least <= 2 * score.sensitivity(), "{score:?} {moves:?}");
-            }
+            let with = |norm: i128| scores(&[&rest[..], &[norm]].concat(), 2.5);
+            let moves: Vec<i128> = with(one).iter().zip(with(other)).map(|(a, b)| a - b).collect();
+            let (least, most) = (moves.iter().min().expect("one"), moves.iter().max().expect("one"));
+            prop_assert!(most - least <= 2 * SENSITIVITY, "{moves:?}");
+            prop_assert!(*least >= 0 || *most <= 0, "{moves:?}");
         }
     }
 
     /// Replacement of a record attains the bound, so a smaller charge would be wrong.
     #[test]
     fn the_charge_for_the_norm_is_tight() {
-        let quantile = NormScore::Quantile(1.0);
-        let (one, other) = (scores(&[1, 1 << 40], quantile), scores(&[1, 1], quantile));
+        let (one, other) = (scores(&[1, 1 << 40], 1.0), scores(&[1, 1], 1.0));
         let most = one.iter().zip(&other).map(|(a, b)| (a - b).abs()).max();
-        assert_eq!(most, Some(quantile.sensitivity()));
+        assert_eq!(most, Some(2 * SENSITIVITY));
     }
 
+    /// The best candidate has k records of up to twice its norm, and records that fill their bounds
+    /// are not clipped, unless a tenth of them is too few for the noise.
     #[test]
-    fn the_regime_follows_from_public_numbers() {
-        assert_eq!(NormScore::new(10, 1e6, (1.0, 1.0)), NormScore::Linear(12.75));
-        assert_eq!(NormScore::new(10, 200.0, (1.0, 1.0)), NormScore::Linear(10.0));
-        assert_eq!(NormScore::new(10, 100.0, (1.0, 1.0)), NormScore::Quantile(5.0));
-        assert_eq!(NormScore::new(10, 100.0, (1e-6, 1.0)), NormScore::Quantile(50.0));
+    fn the_best_norm_leaves_the_wanted_number_of_records_beyond() {
+        let squares: Vec<i128> = (1..=4000).map(|rank| (1 << 40) / rank).collect();
+        let best = |norms: &[i128], clipped: f64| {
+            let scores = scores(norms, clipped);
+            threshold((0..).zip(&scores).max_by_key(|(_, score)| **score).expect("a score").0)
+        };
+        let found = best(&squares, 30.0);
+        let within = squares.iter().filter(|norm| (found..4 * found).contains(*norm)).count();
+        assert!((28..=32).contains(&within), "{within}");
+        assert_eq!(best(&[1 << 40; 500], clipped_records(10, 500.0, (0.01, 1.0))), 1 << 40);
+        assert_eq!(clipped_records(10, 1e6, (0.01, 1.0)), 100.0);
+        assert_eq!(clipped_records(10, 500.0, (0.01, 1.0)), 50.0);
     }
 }

@@ -28,19 +28,12 @@ impl RandomContributions {
     }
 
     /// Returns ε of a release of these contributions, rounded up; infinite if the grid uses up δ.
-    ///
-    /// # Errors
-    /// [`AmplificationError`].
-    pub fn epsilon(
-        &self,
-        neighbours: Neighbours,
-        discreteness: Discreteness,
-        delta: Delta,
-    ) -> Result<f64, AmplificationError> {
-        let (pair, count) = self.dominating(neighbours)?;
-        let composition = Composition::default().compose(pair, count).either_direction();
+    /// `pair` is that of [`dominating`](Self::dominating), which depends on the noise and not on
+    /// the number of steps or rounds.
+    pub fn epsilon(&self, pair: DominatingPair, discreteness: Discreteness, delta: Delta) -> f64 {
+        let composition = Composition::default().compose(pair, self.participation.count()).either_direction();
         let found = composition.with_discreteness(discreteness).epsilon(delta);
-        Ok(found.map_or(f64::INFINITY, |epsilon| epsilon.high))
+        found.map_or(f64::INFINITY, |epsilon| epsilon.high)
     }
 }
 

@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::accounting::amplification::{AmplificationError, RandomParticipation};
+use crate::accounting::pld::DominatingPair;
 use crate::accounting::{AccountingError, Delta, Epsilon};
 use crate::mechanism::{MatrixMechanism, MechanismError, Method};
 use crate::sensitivity::Neighbours;
@@ -45,6 +46,12 @@ const CLOSE: f64 = 1e-4;
 
 /// Share of ε that calibration leaves. It exceeds differences of rounding between machines.
 const RESERVE: f64 = 1e-9;
+
+/// Share of δ for more participations than the search begins with.
+const COVER_SHARE: f64 = 1e-3;
+
+/// Excess of ln ε where accounting fails.
+const FAILED: f64 = 100.0;
 
 /// Logarithm of a noise multiplier at which a failure of accounting has another reason.
 const LARGEST: f64 = 16.0;
@@ -185,6 +192,16 @@ pub enum SamplingError {
         /// Number of steps in a pass.
         steps: u64,
     },
+    /// Records that do not fill the batches of a pass.
+    #[error(
+        "balls-in-bins puts each of {records} records in one of the steps of a pass, so the batch size {batch_size} must divide them: choose a divisor"
+    )]
+    Uneven {
+        /// Number of records.
+        records: u64,
+        /// Number of records in a batch.
+        batch_size: u32,
+    },
     /// Second moments that can't be released from random batches.
     #[error(
         "sampling is {sampling}, but the method {method} needs batches of public size, or neighbours zero-out: choose dp-adam, or batches in-order"
@@ -232,6 +249,9 @@ impl Batches {
             NonZeroU64::new(self.steps_per_pass()).ok_or(SamplingError::Batch { records, batch_size })?;
         if sampling.is_public() {
             return Ok(Scheme::InOrder { batch_size: batch_size.into() });
+        }
+        if sampling == Sampling::BallsInBins && !records.is_multiple_of(batch_size.into()) {
+            return Err(SamplingError::Uneven { records, batch_size });
         }
         let parameters = mechanism.moments().parameters();
         let method = parameters.method;
@@ -297,13 +317,29 @@ impl Batches {
         Ok(Some(RandomContributions { participation, noise_multiplier }))
     }
 
-    /// Returns ε of `passes` passes with random batches, rounded up; infinite if the grid uses up
-    /// δ, and `None` for batches in order.
+    /// Returns the pair that dominates a step or a pass of random batches under the noise of a
+    /// mechanism, which may take seconds to find; `None` for batches in order.
     ///
     /// # Errors
     /// [`SamplingError`].
-    pub fn epsilon(
+    pub fn dominating(
         &self,
+        mechanism: &MatrixMechanism,
+        horizon: u64,
+    ) -> Result<Option<DominatingPair>, SamplingError> {
+        let Some(contributions) = self.contributions(mechanism, horizon, 1)? else { return Ok(None) };
+        let (pair, _) = contributions.dominating(mechanism.moments().parameters().neighbours)?;
+        Ok(Some(pair))
+    }
+
+    /// Returns ε of `passes` passes with random batches, rounded up; infinite if the grid uses up
+    /// δ, and `None` for batches in order. `pair` is that of [`dominating`](Self::dominating).
+    ///
+    /// # Errors
+    /// [`SamplingError`].
+    pub fn epsilon_by(
+        &self,
+        pair: DominatingPair,
         mechanism: &MatrixMechanism,
         (horizon, passes): (u64, u32),
         delta: Delta,
@@ -311,17 +347,34 @@ impl Batches {
         let Some(contributions) = self.contributions(mechanism, horizon, passes)? else { return Ok(None) };
         let cells = self.steps_per_pass() as f64 * f64::from(passes);
         let discreteness = mechanism.moments().drawn_discreteness(cells)?;
-        let neighbours = mechanism.moments().parameters().neighbours;
-        Ok(Some(contributions.epsilon(neighbours, discreteness, delta)?))
+        Ok(Some(contributions.epsilon(pair, discreteness, delta)))
+    }
+
+    /// As [`epsilon_by`](Self::epsilon_by), and finds the pair.
+    ///
+    /// # Errors
+    /// [`SamplingError`].
+    pub fn epsilon(
+        &self,
+        mechanism: &MatrixMechanism,
+        run: (u64, u32),
+        delta: Delta,
+    ) -> Result<Option<f64>, SamplingError> {
+        match self.dominating(mechanism, run.0)? {
+            Some(pair) => self.epsilon_by(pair, mechanism, run, delta),
+            None => Ok(None),
+        }
     }
 
     /// Returns a noise multiplier that gives the guarantee with random batches, at most a
-    /// ten-thousandth above the least one; `None` for batches in order. The mechanism's own
-    /// multiplier is where the search begins.
+    /// ten-thousandth above the least one; `None` for batches in order. `mechanism` has the noise of
+    /// a single participation. `progress` receives the ε of each noise that is tried.
     ///
-    /// ln ε falls almost linearly in ln σ. So each guess is the point at which the line through
-    /// both ends reaches ε, shifted by a third of the tolerance to alternating sides. Any result is
-    /// valid, because its own ε was computed.
+    /// The search begins with the noise that suffices if batches are public, because accounting
+    /// takes longer for less noise. ln ε falls almost linearly in ln σ. So each guess is the point
+    /// at which the line through both ends reaches ε, shifted by a third of the tolerance to
+    /// alternating sides. Where accounting fails for less noise, a hundredth is near enough. Any
+    /// result is valid, because its own ε was computed.
     ///
     /// # Errors
     /// [`SamplingError`] if no noise gives the guarantee.
@@ -330,39 +383,43 @@ impl Batches {
         mechanism: &MatrixMechanism,
         (horizon, passes): (u64, u32),
         (epsilon, delta): (Epsilon, Delta),
+        progress: &mut dyn FnMut(f64),
     ) -> Result<Option<f64>, SamplingError> {
-        if let Scheme::InOrder { .. } = self.scheme(mechanism, horizon)? {
-            return Ok(None);
-        }
+        let Some(contributions) = self.contributions(mechanism, horizon, passes)? else { return Ok(None) };
         let wanted = epsilon.value() * (1.0 - RESERVE);
-        let excess = |log_multiplier: f64| -> Result<f64, SamplingError> {
+        let mut excess = |log_multiplier: f64| -> Result<f64, SamplingError> {
             let mechanism = mechanism.with_noise_multiplier(log_multiplier.exp())?;
-            let epsilon = self.epsilon(&mechanism, (horizon, passes), delta)?;
-            Ok((epsilon.unwrap_or(f64::INFINITY) / wanted).ln().min(100.0))
+            let epsilon = self.epsilon(&mechanism, (horizon, passes), delta)?.unwrap_or(f64::INFINITY);
+            progress(epsilon);
+            Ok((epsilon / wanted).ln().min(FAILED))
         };
+        let parameters = mechanism.moments().parameters();
+        let (cover, _) = contributions.gaussian_cover(parameters.neighbours, delta.value() * COVER_SHARE)?;
+        // The cover's noise is that of the mechanism over the root of the number of participations.
+        let mut high = (parameters.noise_multiplier * (parameters.noise_multiplier / cover.value())).ln();
         // If accounting fails for some noise, the noise is too small.
-        let excess_or_more = |log_multiplier: f64| excess(log_multiplier).unwrap_or(100.0);
-        let mut high = mechanism.moments().parameters().noise_multiplier.ln();
-        let mut above = excess_or_more(high);
+        let mut above = excess(high).unwrap_or(FAILED);
         let (mut low, mut below) = (high, above);
         while above > 0.0 {
             (low, below) = (high, above);
             high += 1.0;
-            above = if high < LARGEST { excess_or_more(high) } else { excess(high)? };
+            above = if high < LARGEST { excess(high).unwrap_or(FAILED) } else { excess(high)? };
         }
         while below <= 0.0 {
             (high, above) = (low, below);
-            low -= 1.0;
-            below = excess_or_more(low);
+            // Usual slopes are between 1.5 and 2, and a step too far takes the longest.
+            low -= (-below / 1.5).clamp(CLOSE, 1.0);
+            below = excess(low).unwrap_or(FAILED);
         }
         let mut side = 1.0;
-        while high - low > CLOSE {
+        let tolerance = |below: f64| if below < FAILED { CLOSE } else { 1e-2 };
+        while high - low > tolerance(below) {
             let share = if below < 10.0 && above > -10.0 { below / (below - above) } else { 0.5 };
             let guess = low + (high - low) * share + side * CLOSE / 3.0;
             let margin = (high - low) / 8.0;
             let guess = if high - low < 4.0 * CLOSE { (low + high) / 2.0 } else { guess };
             let guess = guess.clamp(low + margin.min(CLOSE / 4.0), high - margin.min(CLOSE / 4.0));
-            let found = excess_or_more(guess);
+            let found = excess(guess).unwrap_or(FAILED);
             if found <= 0.0 {
                 (high, above) = (guess, found);
             } else {

@@ -11,7 +11,7 @@ use hushflow::runtime::{RunOptions, confirm_budget};
 use hushflow::training::Examples;
 use serde::Serialize;
 
-use super::super::output::{number, print_json, print_message, print_wrapped};
+use super::super::output::{SearchStatus, number, print_json, print_message, print_wrapped};
 use super::super::{CliError, PRIVATE, thousands};
 use super::publication;
 
@@ -31,6 +31,9 @@ struct TrainingPlan<'a> {
     delta: f64,
     /// Passes and ε spent after them: all, or [`PASSES`] of many.
     epsilon_by_pass: Vec<(u32, f64)>,
+    /// ε of the run, if it is less than the stated one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spends_less: Option<f64>,
     noise_multiplier: f64,
     sensitivity: f64,
     strategy: String,
@@ -56,6 +59,17 @@ fn participation(training: &Training) -> String {
     }
 }
 
+/// Says that a run spends less than the stated ε.
+fn spends_less(spent: f64, epsilon: f64) -> String {
+    format!(
+        "the run spends ε = {} of the stated {}: with less noise, no bound is known for random batches; state epsilon = {}, or \
+         choose sampling = \"in-order\"",
+        number(spent),
+        number(epsilon),
+        number(spent.ceil())
+    )
+}
+
 /// Maximum number of passes whose ε is printed.
 const PASSES: u32 = 10;
 
@@ -67,8 +81,7 @@ impl<'a> TrainingPlan<'a> {
         let (mechanism, parameters) = (publication.mechanism(), publication.parameters());
         let (moments, strategy) = (mechanism.moments(), mechanism.strategies().first());
         let horizon = publication.horizon();
-        let error = ExpectedError::new(&parameters.release.workload, strategy, horizon)
-            .map_err(PublicationError::from)?;
+        let error = ExpectedError::new(&parameters.release.workload, strategy, horizon)?;
         let each =
             moments.parameters().noise_multiplier * moments.sensitivity() / f64::from(training.batch_size);
         let every = training.passes.div_ceil(PASSES) as usize;
@@ -92,11 +105,12 @@ impl<'a> TrainingPlan<'a> {
             epsilon: parameters.privacy.epsilon,
             delta: parameters.privacy.delta,
             epsilon_by_pass: spent.collect::<Result<_, PublicationError>>()?,
+            spends_less: publication.spends_less()?,
             noise_multiplier: moments.parameters().noise_multiplier,
             sensitivity: moments.sensitivity(),
             strategy: publication.calibration().strategies.to_string(),
             workload: parameters.release.workload.to_string(),
-            gradient_noise: each * error.frobenius / (horizon as f64).sqrt(),
+            gradient_noise: publication.noise_in_workload()? / f64::from(training.batch_size),
             last_gradient_noise: each * error.last_row,
             memory: coordinates * (2 * state + OPTIMISER_BYTES),
         })
@@ -132,6 +146,7 @@ impl<'a> TrainingPlan<'a> {
         let spent = self.epsilon_by_pass.iter();
         let spent: Vec<_> = spent.map(|(pass, epsilon)| format!("{} ({pass})", number(*epsilon))).collect();
         text += &format!("ε spent after each pass: {}\n", spent.join(", "));
+        text += &self.spends_less.map_or(String::new(), |spent| spends_less(spent, self.epsilon) + "\n");
         if !training.sampling.is_public() {
             text += "batches are secret: (ε, δ) and the sensitivity are those of one participation at random steps, for those who \
                      can't time the steps\n";
@@ -167,7 +182,10 @@ pub(in crate::cli) fn print_plan(
     file: &Path,
     json: bool,
 ) -> Result<(), CliError> {
-    let publication = publication(pipeline, Path::new("/nonexistent/state"), file)?;
+    let bar = SearchStatus::new();
+    let progress = &mut |progress: &_| bar.update(progress);
+    let publication = publication(pipeline, Path::new("/nonexistent/state"), file, progress)?;
+    bar.finish();
     let plan = TrainingPlan::new(training, &publication)?;
     Ok(if json { print_json(&plan) } else { print_wrapped(&plan.text()) }?)
 }
@@ -181,6 +199,9 @@ struct RowsReport {
     clipped: f64,
     /// Quantiles of the norms of first gradients: 10 %, 50 %, 90 %, 100 %.
     norms: [f64; 4],
+    /// ε of the run, if it is less than the stated one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spends_less: Option<f64>,
     /// Problems that would stop a run.
     problems: Vec<String>,
 }
@@ -191,7 +212,9 @@ pub(in crate::cli) fn print_check(
     (file, state): (&Path, &Path),
     json: bool,
 ) -> Result<(), CliError> {
-    let publication = publication(pipeline, state, file)?;
+    let bar = SearchStatus::new();
+    let publication = publication(pipeline, state, file, &mut |progress| bar.update(progress))?;
+    bar.finish();
     let examples = Examples::of_source(pipeline).map_err(|error| CliError::refused(error.to_string()))?;
     let clip_norm = pipeline.privacy.clip_norm;
     let dimension = publication.layout().dimension;
@@ -214,9 +237,14 @@ pub(in crate::cli) fn print_check(
         blank: examples.blank(),
         clipped: norms.iter().filter(|&&norm| norm > clip_norm).count() as f64 / norms.len().max(1) as f64,
         norms: [0.1, 0.5, 0.9, 1.0].map(quantile),
+        spends_less: publication.spends_less()?,
         problems: budget.err().map(|error| error.to_string()).into_iter().collect(),
     };
-    if json { print_json(&report) } else { print_wrapped(&report.text(clip_norm)) }?;
+    if json {
+        print_json(&report)
+    } else {
+        print_wrapped(&report.text(clip_norm, pipeline.privacy.epsilon))
+    }?;
     if json {
         print_message("note: the output of check is private: for the operator only");
     }
@@ -227,7 +255,7 @@ pub(in crate::cli) fn print_check(
 }
 
 impl RowsReport {
-    fn text(&self, clip_norm: f64) -> String {
+    fn text(&self, clip_norm: f64, epsilon: f64) -> String {
         let [low, middle, high, most] = self.norms.map(number);
         let mut text =
             format!("{PRIVATE}\n\n{} rows, {} of them blank\n", thousands(self.rows), thousands(self.blank));
@@ -238,6 +266,7 @@ impl RowsReport {
         );
         text +=
             &format!("norms: 10 % up to {low}, half up to {middle}, 90 % up to {high}, the longest {most}\n");
+        text += &self.spends_less.map_or(String::new(), |spent| spends_less(spent, epsilon) + "\n");
         for problem in &self.problems {
             text += &format!("problem: {problem}\n");
         }

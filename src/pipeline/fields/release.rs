@@ -40,7 +40,10 @@ fn strategies() -> Vec<Form> {
     let kinds = KINDS.iter().map(|kind| form(&kind.usage(), kind.help()));
     let others = [
         form("normalized-…", "A root above, with columns of norm 1."),
-        form("auto", "The best of all that can run, within `memory_limit`."),
+        form(
+            "auto",
+            "The best of all that can run, within `memory_limit`; with random batches, of `identity` and up to 16 bands.",
+        ),
         form("file:PATH", "Saved by `hushflow optimize`, or a CSV matrix."),
     ];
     kinds.chain(others).collect()

@@ -163,18 +163,18 @@ impl RandomParticipation {
         neighbours: Neighbours,
         noise_multiplier: NoiseMultiplier,
     ) -> Result<(DominatingPair, u64), AmplificationError> {
-        Ok(match (self, neighbours) {
-            (Self::Poisson { rate, steps }, Neighbours::ZeroOut) => {
-                (DominatingPair::poisson_sampled_gaussian(noise_multiplier, rate)?, steps)
+        let pair = match (self, neighbours) {
+            (Self::Poisson { rate, .. }, Neighbours::ZeroOut) => {
+                DominatingPair::poisson_sampled_gaussian(noise_multiplier, rate)?
             }
-            (Self::Poisson { rate, steps }, Neighbours::ReplaceOneInPlace) => {
-                (DominatingPair::poisson_sampled_replacement(noise_multiplier, rate)?, steps)
+            (Self::Poisson { rate, .. }, Neighbours::ReplaceOneInPlace) => {
+                DominatingPair::poisson_sampled_replacement(noise_multiplier, rate)?
             }
-            (Self::Allocation { bins, rounds }, Neighbours::ZeroOut) => {
-                (DominatingPair::randomly_allocated_gaussian(noise_multiplier, bins)?, rounds)
+            (Self::Allocation { bins, .. }, Neighbours::ZeroOut) => {
+                DominatingPair::randomly_allocated_gaussian(noise_multiplier, bins)?
             }
-            (Self::Allocation { bins, rounds }, Neighbours::ReplaceOneInPlace) => {
-                (DominatingPair::randomly_allocated_replacement(noise_multiplier, bins)?, rounds)
+            (Self::Allocation { bins, .. }, Neighbours::ReplaceOneInPlace) => {
+                DominatingPair::randomly_allocated_replacement(noise_multiplier, bins)?
             }
             (_, Neighbours::ReplaceOne) => {
                 let scheme = match self {
@@ -183,6 +183,15 @@ impl RandomParticipation {
                 };
                 return Err(AmplificationError::Neighbours { scheme, neighbours });
             }
-        })
+        };
+        Ok((pair, self.count()))
+    }
+
+    /// Returns the number of steps or rounds.
+    pub fn count(self) -> u64 {
+        match self {
+            Self::Poisson { steps, .. } => steps,
+            Self::Allocation { rounds, .. } => rounds,
+        }
     }
 }
