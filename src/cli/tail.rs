@@ -22,6 +22,7 @@ use hushflow::pipeline::PublicParameters;
 use hushflow::publication::Publication;
 use hushflow::sink::StandardOutput;
 use hushflow::state::{PublicReader, StateError};
+use hushflow::web::Page;
 
 use super::http::HttpArguments;
 use super::output::{print_message, warn};
@@ -222,7 +223,10 @@ impl FromArgMatches for EstimatorArgument {
 
 /// Writes the view of all releases, and with `--follow` of later ones.
 pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
-    let reader = open(arguments)?;
+    let endpoint = arguments.http.endpoint(arguments.web.as_deref(), "--web")?;
+    let page = endpoint.as_ref().map(Page::listen).transpose()?;
+    let stop = StopFlag::default();
+    let Some(reader) = open(arguments, page.as_ref(), &stop)? else { return Ok(()) };
     let subject = subject(arguments, &reader)?;
     if !arguments.key.is_empty() {
         read_names(&arguments.directory, &subject.publication)?;
@@ -231,12 +235,10 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     if !subject.publication.is_private() {
         warn("not private: the noise of these releases was drawn from a seed");
     }
-    let endpoint = arguments.http.endpoint(arguments.web.as_deref(), "--web")?;
-    let stop = StopFlag::default();
-    if let Some(endpoint) = &endpoint {
+    if let Some(page) = &page {
         let contents =
             serve::page_contents(arguments.directory.clone(), &subject, &arguments.workload, &keys)?;
-        return serve::serve_page(endpoint, contents, reader, &stop);
+        return serve::show_on(page, contents, reader, &stop);
     }
     let mut out = BufWriter::new(StandardOutput);
     let format = arguments.format.format()?;
@@ -392,11 +394,15 @@ fn level(level: f64) -> Result<f64, &'static str> {
 }
 
 /// Opens the log. With `--follow` or `--web`, waits until a run has created it.
-fn open(arguments: &TailArguments) -> Result<PublicReader, StateError> {
-    if arguments.follow || arguments.web.is_some() {
-        return serve::await_log(&arguments.directory);
+fn open(
+    arguments: &TailArguments,
+    page: Option<&Page>,
+    stop: &StopFlag,
+) -> Result<Option<PublicReader>, StateError> {
+    if arguments.follow || page.is_some() {
+        return serve::await_log(&arguments.directory, page, stop);
     }
-    PublicReader::open(&arguments.directory)
+    PublicReader::open(&arguments.directory).map(Some)
 }
 
 /// Returns the last epoch in the log; 0 before the first.

@@ -264,6 +264,7 @@ fn begin(
     let (shared, route) = SharedReading::new(pipeline, options);
     let dealer = dealer.of_journal(taking.as_ref().map(Intake::ingest)).among(shared.informs());
     options.metrics.watch_batches(feed.waiting());
+    options.metrics.watch_connections(&options.control);
     let start = lead.as_ref().map(|lead| lead.start.clone());
     let committed = start.as_ref().map_or(0, |start| start.first_epoch - 1);
     let state = lead.as_ref().and_then(|lead| lead.judged.as_ref());

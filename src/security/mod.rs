@@ -20,7 +20,7 @@ mod stream;
 mod tls;
 
 #[cfg(feature = "tls")]
-pub(crate) use acceptor::TlsAcceptor;
+pub(crate) use acceptor::{TlsAcceptor, failed_renewals};
 pub(crate) use error::SecurityError;
 #[cfg(feature = "tls")]
 pub(crate) use error::TlsProblem;
@@ -29,6 +29,6 @@ pub(crate) use settings::TlsIdentity;
 pub use settings::{TlsClient, TlsServer};
 pub(crate) use stream::Link;
 #[cfg(not(feature = "tls"))]
-pub(crate) use tls::TlsAcceptor;
+pub(crate) use tls::{TlsAcceptor, failed_renewals};
 #[cfg(feature = "s3")]
 pub(crate) use tls::tls_problem;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::choice::{COMPARED_KEYS, SeriesChoice};
 use super::readings::{EpochRange, KeptDocuments, ReadingsQuery};
-use super::{BACKLOG, LISTED_KEYS, PageProgress, json_document, promise, static_document};
+use super::{BACKLOG, LISTED_KEYS, PageProgress, json_document, promise, static_document, unknown_page};
 use crate::estimates::{ESTIMATORS, Intervals, Plot};
 use crate::follow::{StopFlag, Subject};
 use crate::http::{HttpAnswer, HttpRequest, HttpStatus};
@@ -61,11 +61,7 @@ impl WindowPageHandler {
             "/events" => self
                 .stream(request)
                 .map(|stream| HttpAnswer::Events(Box::new(move |events| stream.send(events)))),
-            path => {
-                return static_document(path).unwrap_or_else(|| {
-                    HttpAnswer::Refused(HttpStatus::NotFound, "there is no such page: go to /".into())
-                });
-            }
+            path => return static_document(path).unwrap_or_else(unknown_page),
         };
         answered.unwrap_or_else(|why| HttpAnswer::Refused(HttpStatus::BadRequest, why))
     }
