@@ -366,7 +366,9 @@ mod tests {
         assert_eq!(control.of_follower().first_connections(), Err("a: refused; b: connecting".into()));
         assert_eq!(control.unreached(), ["a: refused"], "no attempt at b has failed");
         ["a", "b"].iter().for_each(|name| control.note_attempt(name, None));
-        assert!(control.first_connections().is_ok_and(|last| last.is_some()) && control.unreached().is_empty());
+        assert!(
+            control.first_connections().is_ok_and(|last| last.is_some()) && control.unreached().is_empty()
+        );
     }
 
     #[test]

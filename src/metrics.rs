@@ -97,7 +97,8 @@ impl Metrics {
         self.readiness.set_deadline(within);
     }
 
-    /// Sets the control that knows which sources are connected: before, `/readyz` reports not ready.
+    /// Sets the control that knows which sources were connected. Before all were, `/readyz` reports
+    /// not ready.
     pub(crate) fn watch_connections(&self, control: &Control) {
         let control = control.clone();
         self.readiness.watch_connections(move || control.first_connections());
@@ -205,10 +206,12 @@ impl Metrics {
         let about = "Batches of rows that wait for the workers.";
         let waiting = self.waiting_batches.get().map_or(0, |waiting| waiting());
         page.family(Audience::Load, "waiting_batches", "gauge", about, [(String::new(), waiting)]);
-        let about = "1 if all sources were connected and an epoch came within its deadline, as /readyz reports.";
+        let about =
+            "1 if all sources were connected and an epoch came within its deadline, as /readyz reports.";
         let ready = [(String::new(), u8::from(self.readiness.is_ready()))];
         page.family(Audience::Load, "ready", "gauge", about, ready);
-        let about = "Changed files of certificates that could not be used: the last certificate stays in use.";
+        let about =
+            "Changed files of certificates that could not be used: the last certificate stays in use.";
         page.one("certificate_renewals_failed_total", "counter", about, failed_renewals());
         if let Some(age) = self.readiness.age() {
             let about = "Time since this run published an epoch, or since it began.";

@@ -1,5 +1,5 @@
-//! Probes for supervisors of a process: `/healthz` (alive) and `/readyz` (all sources are connected,
-//! and an epoch came within its deadline).
+//! Probes for supervisors of a process: `/healthz` (alive) and `/readyz` (all sources were
+//! connected, and an epoch came within its deadline).
 //!
 //! Both are public: they depend on the times at which epochs were published, which every reader of
 //! the log sees, on a deadline that follows from the flags and the pipeline file, and on whether
@@ -86,14 +86,14 @@ impl Readiness {
 
     /// Returns the reason why the run is ready (`Ok`) or not ready (`Err`).
     fn judge(&self) -> Result<String, String> {
-        let (Some(start), Some(age)) = (self.start.get(), self.age()) else {
-            return Err("starting: no epoch is possible yet".into());
-        };
         if self.is_complete.load(Relaxed) {
             return Ok("ready: the last epoch of all is published".into());
         }
         let connected = self.connections.get().map_or(Ok(None), |connections| connections());
         let connected = connected.map_err(|missing| format!("a source was never connected: {missing}"))?;
+        let (Some(start), Some(age)) = (self.start.get(), self.age()) else {
+            return Err("starting: no epoch is possible yet".into());
+        };
         let Some(within) = start.within else {
             return Ok("ready: no deadline is set (--ready-within)".into());
         };

@@ -206,9 +206,9 @@ impl CheckReport<'_> {
                 None if self.run.is_empty() => {
                     Err(CliError::refused("there is no row, so a run would publish nothing"))
                 }
-                None if self.problems.iter().all(|problem| problem.kind == UNUSABLE_SINK) => {
-                    Err(CliError::refused("a run would publish, but not to every sink: see the problem above"))
-                }
+                None if self.problems.iter().all(|problem| problem.kind == UNUSABLE_SINK) => Err(
+                    CliError::refused("a run would publish, but not to every sink: see the problem above"),
+                ),
                 None => Err(CliError::refused(
                     "a run would spend its budget on a source that does not fit the pipeline file: see the problems above",
                 )),

@@ -135,13 +135,11 @@ pub(crate) fn execute(arguments: &ServeArguments) -> Result<(), CliError> {
     let sinks = service.sinks.iter().map(start).collect::<Result<Vec<_>, _>>()?;
     let served = match &page {
         None => await_horizon(&mut reader, input.subject.horizon(), &stop).map_err(CliError::from),
-        Some(page) => {
-            page_contents(input.directory.clone(), &input.subject, &[], &[]).and_then(|contents| {
-                let mut contents = contents;
-                contents.ready_within(arguments.ready_within);
-                show_on(page, contents, reader, &stop)
-            })
-        }
+        Some(page) => page_contents(input.directory.clone(), &input.subject, &[], &[]).and_then(|contents| {
+            let mut contents = contents;
+            contents.ready_within(arguments.ready_within);
+            show_on(page, contents, reader, &stop)
+        }),
     };
     let finished: Vec<_> = sinks.into_iter().map(SinkThread::finish).collect();
     served?;

@@ -3,9 +3,9 @@
 //!
 //! Any client may connect, so resources are bounded: the number of connections and their
 //! descriptors ([`slots`]), memory (a request has at most 8 KiB), and time. The accepting thread
-//! refuses connections beyond the limit; probes have a few of their own. Every step (a request, an answer, each event) has a
-//! deadline that received bytes do not extend. Existing small servers bound neither connections nor
-//! time, so this one is written here.
+//! refuses connections beyond the limit; probes have a few of their own. Every step (a request, an
+//! answer, each event) has a deadline that received bytes do not extend. Existing small servers
+//! bound neither connections nor time, so this one is written here.
 
 pub mod probe;
 mod request;

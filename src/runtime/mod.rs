@@ -249,6 +249,7 @@ fn begin(
     noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;
     let _span = info_span!("run", pipeline = pipeline.name).entered();
     info!(pipeline = pipeline.name, workers = options.workers, private = noise.is_private(), "a run begins");
+    options.metrics.watch_connections(&options.control);
     let fault = Fault::new();
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
     let met = options.cluster.as_ref().map(|cluster| find_others(cluster, options, publication, noise));
@@ -264,7 +265,6 @@ fn begin(
     let (shared, route) = SharedReading::new(pipeline, options);
     let dealer = dealer.of_journal(taking.as_ref().map(Intake::ingest)).among(shared.informs());
     options.metrics.watch_batches(feed.waiting());
-    options.metrics.watch_connections(&options.control);
     let start = lead.as_ref().map(|lead| lead.start.clone());
     let committed = start.as_ref().map_or(0, |start| start.first_epoch - 1);
     let state = lead.as_ref().and_then(|lead| lead.judged.as_ref());

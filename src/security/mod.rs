@@ -28,7 +28,7 @@ pub(crate) use secret::{SecretFields, SecretReference, WarnedOnce};
 pub(crate) use settings::TlsIdentity;
 pub use settings::{TlsClient, TlsServer};
 pub(crate) use stream::Link;
-#[cfg(not(feature = "tls"))]
-pub(crate) use tls::{TlsAcceptor, failed_renewals};
 #[cfg(feature = "s3")]
 pub(crate) use tls::tls_problem;
+#[cfg(not(feature = "tls"))]
+pub(crate) use tls::{TlsAcceptor, failed_renewals};

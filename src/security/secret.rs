@@ -193,12 +193,13 @@ impl SecretReference {
     }
 }
 
-/// Whether a written path is surely no secret in the wrong field: it is in a directory from the root
-/// on, or ends in a dot and small letters.
+/// Whether a written path is surely not a secret in the wrong field: it is in a directory from the
+/// root on, or ends in a dot and small letters.
 fn is_quotable(written: &Path) -> bool {
     let is_in_directory = written.is_absolute() && written.components().count() > 2;
     let extension = written.extension().and_then(OsStr::to_str);
-    let is_named = |end: &str| (1..12).contains(&end.len()) && end.bytes().all(|byte| byte.is_ascii_lowercase());
+    let is_named =
+        |end: &str| (1..12).contains(&end.len()) && end.bytes().all(|byte| byte.is_ascii_lowercase());
     is_in_directory || extension.is_some_and(is_named)
 }
 

@@ -91,7 +91,8 @@ impl<C> EpochReader<C> {
     }
 }
 
-/// Connects to a sink of a pipeline and logs in, as a run does, or looks at its files. Writes nothing.
+/// Connects to a sink of a pipeline and logs in, as a run does, or looks at its files. Writes
+/// nothing.
 ///
 /// # Errors
 /// If a run could not write to it now.

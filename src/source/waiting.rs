@@ -1,7 +1,7 @@
 //! Reports the counts of rows before the reader of a live source waits for the next row.
 //!
-//! A batch is returned only when it is full or an epoch closes. Without this report, counts of a slow
-//! stream would be behind by up to a batch.
+//! A batch is returned only when it is full or an epoch closes. Without this report, counts of a
+//! slow stream would be behind by up to a batch.
 
 use super::{RowCounters, SourceReader};
 

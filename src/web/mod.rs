@@ -169,7 +169,6 @@ fn unknown_page() -> HttpAnswer {
 }
 
 impl ShownLog {
-
     /// Sets the last published epoch: a new client gets at most [`BACKLOG`] epochs up to it.
     pub fn set_published(&self, epoch: u64) {
         self.0.advance(epoch);

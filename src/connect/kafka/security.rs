@@ -117,9 +117,9 @@ impl ConnectionNotes {
                 let words = format!("{words}: {}, and sasl", self.topic.server.login.hint());
                 Some(self.refused(&words))
             }
-            Reason::Mechanism => Some(self.refused(
-                "the server does not offer this mechanism: choose another one in sasl",
-            )),
+            Reason::Mechanism => {
+                Some(self.refused("the server does not offer this mechanism: choose another one in sasl"))
+            }
             Reason::Tls(words) => {
                 let diagnosed = diagnosed(&self.topic.server, &note, &self.control).map(RequestError::from);
                 diagnosed.or_else(|| words.map(|words| self.refused(&words)))
