@@ -27,6 +27,7 @@
 
 mod about;
 mod choice;
+mod kept;
 mod progress;
 mod promise;
 mod readings;
@@ -47,8 +48,9 @@ use crate::publication::MomentPublication;
 use crate::readiness::Readiness;
 use crate::sink::{Backlog, EventStream, SinkInput};
 use choice::{Offer, SeriesChoice};
+use kept::KeptDocuments;
 use progress::PageProgress;
-use readings::{EpochRange, KeptDocuments, ReadingsQuery};
+use readings::{EpochRange, Readings, ReadingsQuery};
 use windows::WindowPageHandler;
 
 pub use crate::http::{HttpEndpoint, HttpError};
@@ -243,14 +245,9 @@ impl PageHandler {
         let names: Vec<_> = series.iter().map(|choice| choice.name.as_str()).collect();
         let name = format!("{kind} {estimate:?} {workload} {keys:?} {names:?} {range:?}");
         let subject = choice::subject(publication, &view, &keys);
-        let query = ReadingsQuery { subject, keys, series, range, reach: view.intervals.count_reach() };
-        let published = self.published();
-        let found = self.kept.get(&name, published, || query.compute(directory, published));
-        Ok(match found {
-            Ok(text) => json_document(text.to_string()),
-            // The serving process reports the cause to its operator.
-            Err(_) => HttpAnswer::Refused(HttpStatus::Unavailable, "the log can't be read".into()),
-        })
+        let (directory, reach) = (directory.clone(), view.intervals.count_reach());
+        let query = ReadingsQuery { directory, subject, keys, series, range, reach };
+        Ok(kept_document(&self.kept, &name, self.published(), query))
     }
 
     /// Keys of the overview.
@@ -278,6 +275,14 @@ impl PageHandler {
             backlog: Backlog::Subsampled { published: self.published(), most: BACKLOG },
             stop: StopFlag::default(),
         })
+    }
+}
+
+/// Answers with the readings of this name.
+fn kept_document(kept: &KeptDocuments, name: &str, published: u64, query: ReadingsQuery) -> HttpAnswer {
+    match kept.get(name, published, move || Readings::new(query)) {
+        Some(text) => json_document(text.to_string()),
+        None => HttpAnswer::Refused(HttpStatus::Unavailable, "the log can't be read".into()),
     }
 }
 

@@ -156,7 +156,7 @@ function follow(state, since, take) {
 const ended = () => status("ended", "complete: the last epoch has been published");
 
 /// How often the server is asked for the newest epoch, in milliseconds.
-const WATCH = 1000;
+const WATCH = 500;
 
 /// The newest epoch, when it came by the clock of this machine, and how many seconds after it the
 /// next one is late. Null before the server has said.
