@@ -1,10 +1,11 @@
 //! Documents that all readers of a page share.
 //!
-//! The last [`MAX_DOCUMENTS`] used are kept. [`MAX_GROWING`] of them have a thread that has read the
-//! log so far, so a new epoch costs as much as that epoch alone. The thread of a document ends when
-//! nobody has asked for it for [`PATIENCE`], or when others need it. A document whose thread has ended
-//! is computed from the first epoch again, but not before a pause of [`PAUSE_FACTOR`] times the last
-//! computation. So a page takes a bounded share of the processor, for any number of readers.
+//! The last [`MAX_DOCUMENTS`] used are kept. [`MAX_GROWING`] of them have a thread that has read
+//! the log so far, so a new epoch costs as much as that epoch alone. The thread of a document ends
+//! when nobody has asked for it for [`PATIENCE`], or when others need it. A document whose thread
+//! has ended is computed from the first epoch again, but not before a pause of [`PAUSE_FACTOR`]
+//! times the last computation. So a page takes a bounded share of the processor, for any number of
+//! readers.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -87,8 +88,8 @@ impl Growing {
 
 impl KeptDocuments {
     /// Returns the document of this name for a log of `published` epochs, or the last one if the
-    /// next is not due. `begin` begins a document before the first epoch. Only one reader computes a
-    /// document; others that want it wait. Returns `None` if it can't be computed.
+    /// next is not due. `begin` begins a document before the first epoch. Only one reader computes
+    /// a document; others that want it wait. Returns `None` if it can't be computed.
     pub(super) fn get<T: GrowingText>(
         &self,
         name: &str,

@@ -1,8 +1,8 @@
 //! The numbers of a chart, or of all keys at once, as one JSON document.
 //!
 //! A document holds at most about [`READINGS`] readings: the more keys and series, the fewer
-//! epochs. The epochs are evenly spaced, and beside them is the newest. [`kept`](super::kept) shares
-//! the documents among readers, and extends them as the log grows.
+//! epochs. The epochs are evenly spaced, and beside them is the newest. [`kept`](super::kept)
+//! shares the documents among readers, and extends them as the log grows.
 
 use std::path::PathBuf;
 
