@@ -207,7 +207,7 @@ impl CheckReport<'_> {
                     Err(CliError::refused("there is no row, so a run would publish nothing"))
                 }
                 None if self.problems.iter().all(|problem| problem.kind == UNUSABLE_SINK) => Err(
-                    CliError::refused("a run would publish, but not to every sink: see the problem above"),
+                    CliError::refused("a run would publish, but not to every sink: see the problems above"),
                 ),
                 None => Err(CliError::refused(
                     "a run would spend its budget on a source that does not fit the pipeline file: see the problems above",

@@ -163,7 +163,10 @@ impl Login {
     /// Names the fields to look at after a refused login.
     pub(super) fn hint(&self) -> String {
         match (&self.user, &self.password) {
-            (_, None) => format!("add user, and {} or {}", PASSWORD.variable, PASSWORD.file),
+            (_, None) => format!(
+                "add {} or {}, and user unless it is the default one",
+                PASSWORD.variable, PASSWORD.file
+            ),
             (None, Some(password)) => format!("see {}", password.field()),
             (Some(_), Some(password)) => format!("see user and {}", password.field()),
         }

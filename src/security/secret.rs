@@ -147,11 +147,11 @@ impl SecretReference {
             Err(_) if is_quotable => {
                 SecurityError::SecretFile { field: field_of_file, path: path.clone(), source }
             }
-            Err(_) => SecurityError::HiddenFile {
-                field: field_of_file,
-                directory: path.parent().unwrap_or(path).to_owned(),
-                source,
-            },
+            Err(_) => {
+                let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                let directory = directory.unwrap_or(Path::new(".")).to_owned();
+                SecurityError::HiddenFile { field: field_of_file, directory, source }
+            }
         };
         // Opening a pipe without a writer would block.
         let without_waiting = OFlags::NONBLOCK.bits() as i32;

@@ -194,7 +194,7 @@ fn a_redis_stream_that_was_reset_is_refused() {
     finish(&mut run(&pipeline, &case.state(), 1)).failed(1, &["WRONGTYPE"]);
     other.redis(&["CONFIG", "SET", "requirepass", "hidden"]);
     finish(&mut run(&pipeline, &case.state(), 1))
-        .failed(1, &["NOAUTH", "add user, and password_env or password_file"]);
+        .failed(1, &["NOAUTH Authentication required: add password_env or password_file"]);
     case.lab.write("password", "mistaken\n");
     let wrong = named("stream = 'rows'", "stream = 'rows'\npassword_file = 'password'");
     let ended = finish(&mut run(&wrong, &case.state(), 1));

@@ -120,7 +120,8 @@ impl RedisConnection {
 
     fn refused(&self, words: &str) -> RequestError {
         if words.starts_with("NOAUTH") {
-            return refusal(self.stream.name(), &format!("{words}: {}", self.stream.server.login.hint()));
+            let words = format!("{}: {}", words.trim_end_matches('.'), self.stream.server.login.hint());
+            return refusal(self.stream.name(), &words);
         }
         match TRANSIENT.iter().any(|code_start| words.starts_with(code_start)) {
             true => transient(words),

@@ -158,6 +158,9 @@ const ended = () => status("ended", "complete: the last epoch has been published
 /// How often the server is asked for the newest epoch, in milliseconds.
 const WATCH = 500;
 
+/// Seconds after which the newest epoch is not called live, but up to date.
+const LIVE = 60;
+
 /// The newest epoch, when it came by the clock of this machine, and how many seconds after it the
 /// next one is late. Null before the server has said.
 let newest = null;
@@ -182,7 +185,9 @@ function drawStatus() {
   const isLive = stated.state === "live";
   const isLate = isLive && isNumber(newest?.due) && age !== null && age > newest.due;
   const isBehind = shown !== null && isNumber(newest?.epoch) && shown < newest.epoch;
-  const { state, text } = isLate ? { state: "late", text: "late" } : isLive && isBehind ? { state: "behind", text: "catching up" } : stated;
+  const isOld = isLive && age !== null && age > LIVE;
+  const { state, text } = isLate ? { state: "late", text: "late" } : isLive && isBehind ? { state: "behind", text: "catching up" }
+    : isOld ? { state: "live", text: "up to date" } : stated;
   $("status").dataset.state = state;
   // Screen readers read each change.
   if ($("status").textContent !== text) $("status").textContent = text;
