@@ -59,8 +59,10 @@ fn the_newest_epoch_has_an_age_and_is_late_after_its_deadline() {
     let Some(mut browser) = site.open("") else { return };
     browser.await_true("$('status').dataset.state === 'live' && /^newest epoch 20, published [0-9]+ s ago$/.test($('age').textContent)");
     // The newest epoch there is, but not live.
-    browser.evaluate("newest = { ...newest, at: Date.now() - 90_000, due: 120 }; drawStatus(); 1");
-    let told = browser.evaluate("[$('status').textContent, $('age').textContent]");
+    let told = browser.evaluate(
+        "(() => { newest = { ...newest, at: Date.now() - 90_000, due: 120 }; drawStatus();
+                  return [$('status').textContent, $('age').textContent]; })()",
+    );
     assert_eq!(told, json!(["up to date", "newest epoch 20, published 90 s ago"]));
     // A page that is opened long after the last epoch.
     let log = File::options().write(true).open(state.join("public.log")).expect("a log");
@@ -218,8 +220,10 @@ epochs = { records = 2, horizon = 50 }
         assert!(committed.elapsed() < Duration::from_secs(4), "{:?}", committed.elapsed());
     }
     // A value that is behind is not called live.
-    browser.evaluate("newest = { ...newest, epoch: 9 }; drawStatus(); 1");
-    let told = browser.evaluate("[$('status').textContent, $('age').textContent.split(',')[0]]");
+    let told = browser.evaluate(
+        "(() => { newest = { ...newest, epoch: 9 }; drawStatus();
+                  return [$('status').textContent, $('age').textContent.split(',')[0]]; })()",
+    );
     assert_eq!(told, json!(["catching up", "epoch 3 is shown; newest epoch 9"]));
     drop(input);
     wait(child).succeeded();
