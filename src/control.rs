@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -34,8 +34,7 @@ pub struct Control {
     until_idle: Option<Duration>,
     /// How long a server may keep a source waiting before its first row.
     server_timeout: Option<Duration>,
-    /// Servers that no source has reached yet, and why.
-    unreached: Arc<Mutex<BTreeMap<String, String>>>,
+    connections: Arc<Mutex<FirstConnections>>,
     /// How long an answer is still waited for when the run is stopped.
     grace: Duration,
     notice: Option<Notice>,
@@ -47,6 +46,15 @@ pub struct Control {
 
 type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// First connections of the sources of a run.
+#[derive(Default)]
+struct FirstConnections {
+    /// Servers that no source has reached yet, and why, once an attempt has failed.
+    missing: BTreeMap<String, Option<String>>,
+    /// Time of the last one that was made.
+    last: Option<Instant>,
+}
+
 impl Default for Control {
     fn default() -> Self {
         let preparing = Arc::new(AtomicBool::new(true));
@@ -55,7 +63,7 @@ impl Default for Control {
             preparing,
             until_idle: None,
             server_timeout: None,
-            unreached: Arc::default(),
+            connections: Arc::default(),
             grace: Duration::ZERO,
             notice: None,
             private_notice: None,
@@ -130,20 +138,55 @@ impl Control {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Returns the servers of sources that were never reached, each with the last failure.
+    /// Returns the servers of sources that could never be reached, each with the last failure.
     pub fn unreached(&self) -> Vec<String> {
-        let unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
-        unreached.iter().map(|(name, problem)| format!("{name}: {problem}")).collect()
+        let connections = self.connections();
+        let failed = connections.missing.iter();
+        failed.filter_map(|(name, problem)| Some(format!("{name}: {}", problem.as_ref()?))).collect()
+    }
+
+    /// Returns when the last source was connected for the first time, if one had to be.
+    ///
+    /// # Errors
+    /// The sources that have never been connected, and why.
+    pub(crate) fn first_connections(&self) -> Result<Option<Instant>, String> {
+        let connections = self.connections();
+        let missing = connections.missing.iter().map(|(name, problem)| match problem {
+            Some(problem) => format!("{name}: {problem}"),
+            None => format!("{name}: connecting"),
+        });
+        let missing: Vec<_> = missing.collect();
+        if missing.is_empty() { Ok(connections.last) } else { Err(missing.join("; ")) }
+    }
+
+    /// Notes that a source needs a connection to this server, which was never reached before.
+    pub(crate) fn await_connection(&self, name: &str) {
+        self.connections().missing.entry(name.into()).or_default();
+    }
+
+    /// Notes that no source of this process needs a server any more, unless an attempt has failed.
+    pub(crate) fn forget_connection(&self, name: &str) {
+        let missing = &mut self.connections().missing;
+        if missing.get(name).is_some_and(Option::is_none) {
+            missing.remove(name);
+        }
     }
 
     /// Notes the last attempt to reach a server that was never reached before: why it failed, or
     /// `None` for success.
     pub(crate) fn note_attempt(&self, name: &str, problem: Option<&str>) {
-        let mut unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connections = self.connections();
         match problem {
-            Some(problem) => drop(unreached.insert(name.into(), problem.into())),
-            None => drop(unreached.remove(name)),
+            Some(problem) => drop(connections.missing.insert(name.into(), Some(problem.into()))),
+            None => {
+                connections.missing.remove(name);
+                connections.last = Some(Instant::now());
+            }
         }
+    }
+
+    fn connections(&self) -> MutexGuard<'_, FirstConnections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether to give up waiting for a server, which began at `since`.
@@ -184,7 +227,8 @@ impl Control {
     /// Returns the control of readers in a process that follows another one, which decides when
     /// they end.
     pub(crate) fn of_follower(&self) -> Self {
-        Control { notice: self.notice.clone(), ..Control::default() }
+        let connections = Arc::clone(&self.connections);
+        Control { notice: self.notice.clone(), connections, ..Control::default() }
     }
 
     /// Whether a source without an end ends by silence.
@@ -308,6 +352,23 @@ mod tests {
         check(&control, 60, Some(ErrorKind::Interrupted));
         check(&sink, 60, None);
         check(&sink, 0, Some(ErrorKind::TimedOut));
+    }
+
+    #[test]
+    fn first_connections_are_awaited() {
+        let control = Control::new();
+        assert_eq!(control.first_connections(), Ok(None), "files need no connection");
+        ["a", "b", "c"].iter().for_each(|name| control.await_connection(name));
+        control.note_attempt("a", Some("refused"));
+        control.await_connection("a");
+        control.forget_connection("a");
+        control.forget_connection("c");
+        assert_eq!(control.of_follower().first_connections(), Err("a: refused; b: connecting".into()));
+        assert_eq!(control.unreached(), ["a: refused"], "no attempt at b has failed");
+        ["a", "b"].iter().for_each(|name| control.note_attempt(name, None));
+        assert!(
+            control.first_connections().is_ok_and(|last| last.is_some()) && control.unreached().is_empty()
+        );
     }
 
     #[test]

@@ -13,7 +13,8 @@
 //! of rows read: after a restart a source is read again from a position that depends on event
 //! times. So the public count changes only when an epoch closes.
 //!
-//! Threads update metrics once per batch of records or epoch, never per record.
+//! Threads update metrics once per batch of records or epoch, and before they wait for a record of
+//! a live source, never per record.
 
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,8 +23,10 @@ use std::time::{Duration, SystemTime};
 
 use hushflow_mechanism::epochs::Schedule;
 
+use crate::control::Control;
 use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
 use crate::readiness::{Readiness, default_deadline};
+use crate::security::failed_renewals;
 use crate::source::RowCounters;
 
 pub use crate::http::{HttpEndpoint, HttpError};
@@ -94,16 +97,23 @@ impl Metrics {
         self.readiness.set_deadline(within);
     }
 
+    /// Sets the control that knows which sources were connected. Before all were, `/readyz` reports
+    /// not ready.
+    pub(crate) fn watch_connections(&self, control: &Control) {
+        let control = control.clone();
+        self.readiness.watch_connections(move || control.first_connections());
+    }
+
     /// Sets the source of the number of batches waiting for the workers.
     pub(crate) fn watch_batches(&self, waiting: impl Fn() -> usize + Send + Sync + 'static) {
         let _ = self.waiting_batches.set(Box::new(waiting));
     }
 
-    /// Records the row counts so far.
+    /// Records the row counts so far. Counts that are behind those recorded before change nothing.
     pub(crate) fn record_read(&self, counters: &RowCounters) {
-        self.rows.store(counters.rows, Relaxed);
+        self.rows.fetch_max(counters.rows, Relaxed);
         for (total, (_, count)) in self.exceptional.iter().zip(reasons(counters)) {
-            total.store(count, Relaxed);
+            total.fetch_max(count, Relaxed);
         }
     }
 
@@ -196,9 +206,13 @@ impl Metrics {
         let about = "Batches of rows that wait for the workers.";
         let waiting = self.waiting_batches.get().map_or(0, |waiting| waiting());
         page.family(Audience::Load, "waiting_batches", "gauge", about, [(String::new(), waiting)]);
-        let about = "1 if an epoch came within its deadline, as /readyz reports.";
+        let about =
+            "1 if all sources were connected and an epoch came within its deadline, as /readyz reports.";
         let ready = [(String::new(), u8::from(self.readiness.is_ready()))];
         page.family(Audience::Load, "ready", "gauge", about, ready);
+        let about =
+            "Changed files of certificates that could not be used: the last certificate stays in use.";
+        page.one("certificate_renewals_failed_total", "counter", about, failed_renewals());
         if let Some(age) = self.readiness.age() {
             let about = "Time since this run published an epoch, or since it began.";
             let age = [(String::new(), age.as_secs_f64())];

@@ -1,10 +1,10 @@
-//! Probes for supervisors of a process: `/healthz` (alive) and `/readyz` (an epoch came within its
-//! deadline).
+//! Probes for supervisors of a process: `/healthz` (alive) and `/readyz` (all sources were
+//! connected, and an epoch came within its deadline).
 //!
 //! Both are public: they depend on the times at which epochs were published, which every reader of
-//! the log sees, and on a deadline that follows from the flags and the pipeline file. A run whose
-//! source is silent publishes nothing, so it is not ready once its deadline has passed. It stays
-//! alive: a restart would not bring back the source.
+//! the log sees, on a deadline that follows from the flags and the pipeline file, and on whether
+//! servers answer. A run whose source is silent publishes nothing, so it is not ready once its
+//! deadline has passed. It stays alive: a restart would not bring back the source.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -18,9 +18,14 @@ use crate::http::{HttpAnswer, HttpRequest, HttpStatus, PLAIN_TEXT};
 /// Shortest deadline that is derived from a schedule: short epochs may wait for disks.
 const SHORTEST_DEADLINE: Duration = Duration::from_secs(60);
 
+/// Returns when the last source was connected for the first time, or which ones never were.
+type Connections = Box<dyn Fn() -> Result<Option<Instant>, String> + Send + Sync>;
+
 /// Whether epochs come in time.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Readiness {
+    /// The connections of the sources, if there are any.
+    connections: OnceLock<Connections>,
     /// The deadline that the user set.
     chosen: OnceLock<Duration>,
     start: OnceLock<ReadyStart>,
@@ -40,6 +45,14 @@ impl Readiness {
     /// Sets the longest time from one epoch to the next, instead of the default.
     pub(crate) fn set_deadline(&self, within: Duration) {
         let _ = self.chosen.set(within);
+    }
+
+    /// Sets the connections of the sources. It is not ready before all of them were made.
+    pub(crate) fn watch_connections(
+        &self,
+        connections: impl Fn() -> Result<Option<Instant>, String> + Send + Sync + 'static,
+    ) {
+        let _ = self.connections.set(Box::new(connections));
     }
 
     /// Records that epochs are possible from now on, each within `default` of the previous one
@@ -73,19 +86,23 @@ impl Readiness {
 
     /// Returns the reason why the run is ready (`Ok`) or not ready (`Err`).
     fn judge(&self) -> Result<String, String> {
-        let (Some(start), Some(age)) = (self.start.get(), self.age()) else {
-            return Err("starting: no epoch is possible yet".into());
-        };
         if self.is_complete.load(Relaxed) {
             return Ok("ready: the last epoch of all is published".into());
         }
+        let connected = self.connections.get().map_or(Ok(None), |connections| connections());
+        let connected = connected.map_err(|missing| format!("a source was never connected: {missing}"))?;
+        let (Some(start), Some(age)) = (self.start.get(), self.age()) else {
+            return Err("starting: no epoch is possible yet".into());
+        };
         let Some(within) = start.within else {
             return Ok("ready: no deadline is set (--ready-within)".into());
         };
+        // No epoch was due while a server was away.
+        let age = connected.map_or(age, |at| age.min(at.elapsed()));
         let [age, deadline] = [age, within].map(in_seconds);
         if age <= deadline {
             return Ok(format!(
-                "ready: {age:#} since the last epoch or the start; the deadline is {deadline:#}"
+                "ready: {age:#} since the last epoch, the start or a first connection; the deadline is {deadline:#}"
             ));
         }
         Err(format!(
@@ -128,6 +145,7 @@ mod tests {
     use hushflow_mechanism::epochs::{CountSchedule, LatePolicy, TimeSchedule};
 
     use super::*;
+    use crate::control::Control;
 
     #[test]
     fn ready_means_an_epoch_within_the_deadline() {
@@ -151,6 +169,24 @@ mod tests {
         let endless = Readiness::default();
         endless.begin(None);
         assert!(endless.is_ready());
+    }
+
+    #[test]
+    fn ready_means_that_every_source_was_connected() {
+        let control = Control::new();
+        let ready = Readiness::default();
+        let at = Instant::now().checked_sub(Duration::from_secs(10)).expect("a machine that has run");
+        ready.start.set(ReadyStart { at, within: Some(Duration::from_secs(5)) }).expect("the first start");
+        let watched = control.clone();
+        ready.watch_connections(move || watched.first_connections());
+        control.note_attempt("nats://h:1 s", Some("can't be reached: refused"));
+        let why = ready.judge().expect_err("not connected");
+        assert_eq!(why, "a source was never connected: nats://h:1 s: can't be reached: refused");
+        control.note_attempt("nats://h:1 s", None);
+        assert!(ready.is_ready(), "the deadline counts from the first connection");
+        control.note_attempt("other", Some("away"));
+        ready.complete();
+        assert!(ready.is_ready(), "nothing is due after the last epoch");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use hushflow::ledger::LedgerHome;
 use hushflow::pipeline::{Pipeline, Source};
 use hushflow::publication::Publication;
 use hushflow::runtime::{DryRun, DryRunLimits, RunOptions, confirm_budget, dry_run};
+use hushflow::sink::probe;
 use hushflow::source::SourceError;
 use hushflow::state::PublicReader;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -47,10 +48,12 @@ nothing and needs no state directory. What it prints is exact and PRIVATE: for t
 
 Files are read to their ends, and so is standard input, whose rows are then gone. A followed directory or a broker is \
 read until it is silent, at most 100,000 rows; nothing is acknowledged. A socket can't be read: its peer would take the \
-records as received. SIGINT ends the reading and prints what was seen.
+records as received. SIGINT ends the reading and prints what was seen. Then check connects and logs in to each server of \
+[[sinks]], and writes nothing there.
 
 Exit status: 0 if a run would publish what the pipeline file describes, 4 if it would stop, or if the source does not \
-fit the file, 1 if the source can't be read, 2 for a bad pipeline file, 5 if its server could not be reached.
+fit the file or a sink can't be used, 1 if the source can't be read, 2 for a bad pipeline file, 5 if the source's server \
+could not be reached.
 
 Examples:
   hushflow check examples/flights.toml
@@ -104,6 +107,10 @@ pub(crate) fn execute(arguments: &CheckArguments) -> Result<(), CliError> {
         run.stops_after = Some(0);
     }
     problems.extend(obstacles);
+    problems.extend(unusable_sinks(&pipeline, &limits.control));
+    if !pipeline.sinks.is_empty() && !stopped {
+        print_message("note: each sink was tried, and nothing was written to it");
+    }
     let report = CheckReport::new(&pipeline, &publication, &run, problems)?;
     if arguments.json {
         print_json(&report.json())?
@@ -114,6 +121,19 @@ pub(crate) fn execute(arguments: &CheckArguments) -> Result<(), CliError> {
         print_message("note: the output of check is private: for the operator only");
     }
     report.verdict()
+}
+
+/// Kind of the problem of a sink.
+const UNUSABLE_SINK: &str = "unusable sink";
+
+/// Connects to each sink, unless the check is stopped, and returns those that a run could not use.
+fn unusable_sinks(pipeline: &Pipeline, control: &Control) -> Vec<Problem> {
+    let sinks = pipeline.sinks.iter().filter(|_| !control.is_stopped());
+    let unusable = sinks.filter_map(|sink| probe(sink, control).err()).map(|error| {
+        let message = format!("a sink can't be used: {error}. A run publishes to its log, and tries again");
+        Problem::new(UNUSABLE_SINK, true, message)
+    });
+    unusable.collect()
 }
 
 fn refuse_sockets(pipeline: &Pipeline) -> Result<(), CliError> {
@@ -186,6 +206,9 @@ impl CheckReport<'_> {
                 None if self.run.is_empty() => {
                     Err(CliError::refused("there is no row, so a run would publish nothing"))
                 }
+                None if self.problems.iter().all(|problem| problem.kind == UNUSABLE_SINK) => Err(
+                    CliError::refused("a run would publish, but not to every sink: see the problems above"),
+                ),
                 None => Err(CliError::refused(
                     "a run would spend its budget on a source that does not fit the pipeline file: see the problems above",
                 )),

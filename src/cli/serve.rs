@@ -15,7 +15,7 @@ use hushflow::mechanism::workload::Workload;
 use hushflow::publication::Publication;
 use hushflow::sink::{SinkInput, SinkThread, TakenAddress};
 use hushflow::state::{PublicReader, StateError};
-use hushflow::web::{HttpEndpoint, Page, PageContents, WindowPageContents};
+use hushflow::web::{Page, PageContents, WindowPageContents};
 
 use super::http::HttpArguments;
 use super::located::{LocatedLog, LogArguments};
@@ -32,7 +32,8 @@ serve reads only the public log. It can run as a user who may read nothing else 
 that has only a copy of the log. It can't affect the run. Sinks receive every epoch exactly once, no matter which command \
 serves them: keep the sinks out of the pipeline file of `run`, or start `run` first and this command after it.
 
-serve ends when the last epoch is in all sinks. With a page, it runs until it is stopped (SIGINT, SIGTERM).
+serve ends when the last epoch is in all sinks. With a page, it runs until it is stopped (SIGINT, SIGTERM). It may start \
+before the run: until there is a log, the page says that there is no release yet.
 
 Examples:
   hushflow serve state
@@ -67,25 +68,24 @@ fn subject(service: &LocatedLog, reader: &PublicReader) -> Result<Subject, CliEr
 /// Serves until all sinks have the last epoch, or until a signal stops it.
 pub(crate) fn execute(arguments: &ServeArguments) -> Result<(), CliError> {
     let service = arguments.log.locate()?;
-    let mut reader = await_log(&service.directory)?;
-    let subject = subject(&service, &reader)?;
-    let page = arguments.web.as_deref().or(service.sinks.is_empty().then_some(PAGE));
-    let endpoint = arguments.http.endpoint(page, "--web")?;
+    let address = arguments.web.as_deref().or(service.sinks.is_empty().then_some(PAGE));
+    let endpoint = arguments.http.endpoint(address, "--web")?;
     let control = Control::new().on_notice(output::warn);
     set_by_signals(&control.stop_flag())?;
     let stop = StopFlag::from(control.stop_flag());
+    let page = endpoint.as_ref().map(Page::listen).transpose()?;
+    let Some(mut reader) = await_log(&service.directory, page.as_ref(), &stop)? else { return Ok(()) };
+    let subject = subject(&service, &reader)?;
     let input = SinkInput { directory: service.directory.clone(), subject: Arc::new(subject) };
     let start = |sink| run::start_sink(sink, &input, &control, TakenAddress::Refuse);
     let sinks = service.sinks.iter().map(start).collect::<Result<Vec<_>, _>>()?;
-    let served = match &endpoint {
+    let served = match &page {
         None => await_horizon(&mut reader, input.subject.horizon(), &stop).map_err(CliError::from),
-        Some(endpoint) => {
-            page_contents(input.directory.clone(), &input.subject, &[], &[]).and_then(|contents| {
-                let mut contents = contents;
-                contents.ready_within(arguments.ready_within);
-                serve_page(endpoint, contents, reader, &stop)
-            })
-        }
+        Some(page) => page_contents(input.directory.clone(), &input.subject, &[], &[]).and_then(|contents| {
+            let mut contents = contents;
+            contents.ready_within(arguments.ready_within);
+            show_on(page, contents, reader, &stop)
+        }),
     };
     let finished: Vec<_> = sinks.into_iter().map(SinkThread::finish).collect();
     served?;
@@ -118,28 +118,28 @@ impl ServedContents {
     }
 }
 
-/// Serves a page of the log that `reader` reads until `stop` is set.
+/// Shows the log that `reader` reads on a page, until `stop` is set.
 ///
 /// # Errors
-/// Fails if the address can't be bound or the log can't be read.
-pub(super) fn serve_page(
-    endpoint: &HttpEndpoint,
+/// Fails if the log can't be read.
+pub(super) fn show_on(
+    page: &Page,
     contents: ServedContents,
     mut reader: PublicReader,
     stop: &StopFlag,
 ) -> Result<(), CliError> {
-    let page = match contents {
-        ServedContents::Moments(contents) => Page::serve(*contents, endpoint)?,
-        ServedContents::Windows(contents) => Page::serve_windows(*contents, endpoint)?,
+    let shown = match contents {
+        ServedContents::Moments(contents) => page.show(*contents),
+        ServedContents::Windows(contents) => page.show_windows(*contents),
     };
     let read_on = |reader: &mut PublicReader, timeout| {
         while let Poll::Ready(Some(release)) = stop.wait(timeout, || reader.next_frame())? {
-            page.set_published(release.epoch);
+            shown.set_published(release.epoch);
         }
         Ok::<_, StateError>(())
     };
     read_on(&mut reader, Duration::ZERO)?;
-    page.set_caught_up(reader.written_at());
+    shown.set_caught_up(reader.written_at());
     let _ = writeln!(stderr(), "{}/ serves the log until this command is stopped", page.url());
     Ok(read_on(&mut reader, Duration::MAX)?)
 }
@@ -183,16 +183,23 @@ pub(super) fn page_contents(
     })))
 }
 
-/// Opens the log, waiting until a run has created it.
-pub(super) fn await_log(directory: &Path) -> Result<PublicReader, StateError> {
+/// Opens the log, waiting until a run has created it; `None` if the command is stopped first.
+pub(super) fn await_log(
+    directory: &Path,
+    page: Option<&Page>,
+    stop: &StopFlag,
+) -> Result<Option<PublicReader>, StateError> {
     match PublicReader::open(directory) {
         Err(StateError::Missing { path }) => {
             let _ = writeln!(stderr(), "waiting for a run to create {}", path.display());
         }
-        opened => return opened,
+        opened => return opened.map(Some),
     }
-    match StopFlag::default().wait(Duration::MAX, || open_log(directory))? {
-        Poll::Ready(Some(reader)) => Ok(reader),
-        _ => PublicReader::open(directory),
+    if let Some(page) = page {
+        let _ = writeln!(stderr(), "{}/ says meanwhile that there is no release yet", page.url());
+    }
+    match stop.wait(Duration::MAX, || open_log(directory))? {
+        Poll::Ready(opened) => Ok(opened),
+        Poll::Pending => Ok(None),
     }
 }

@@ -23,6 +23,7 @@ use hushflow::pipeline::PublicParameters;
 use hushflow::publication::Publication;
 use hushflow::sink::StandardOutput;
 use hushflow::state::{PublicReader, StateError};
+use hushflow::web::Page;
 
 use super::http::HttpArguments;
 use super::located::{LocatedLog, LogArguments};
@@ -247,7 +248,10 @@ impl TypedValueParser for ViewNames {
 pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     let log = arguments.log.locate()?;
     let directory = &log.directory;
-    let reader = open(arguments, directory)?;
+    let endpoint = arguments.http.endpoint(arguments.web.as_deref(), "--web")?;
+    let page = endpoint.as_ref().map(Page::listen).transpose()?;
+    let stop = StopFlag::default();
+    let Some(reader) = open(arguments, directory, page.as_ref(), &stop)? else { return Ok(()) };
     let subject = subject(arguments, &log, &reader)?;
     if !arguments.key.is_empty() {
         read_names(directory, &subject.publication)?;
@@ -256,11 +260,9 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     if !subject.publication.is_private() {
         warn("not private: the noise of these releases was drawn from a seed");
     }
-    let endpoint = arguments.http.endpoint(arguments.web.as_deref(), "--web")?;
-    let stop = StopFlag::default();
-    if let Some(endpoint) = &endpoint {
+    if let Some(page) = &page {
         let contents = serve::page_contents(directory.clone(), &subject, &arguments.workload, &keys)?;
-        return serve::serve_page(endpoint, contents, reader, &stop);
+        return serve::show_on(page, contents, reader, &stop);
     }
     let mut out = BufWriter::new(StandardOutput);
     let format = arguments.format.format()?;
@@ -462,11 +464,16 @@ fn level(level: f64) -> Result<f64, &'static str> {
 }
 
 /// Opens the log. With `--follow` or `--web`, waits until a run has created it.
-fn open(arguments: &TailArguments, directory: &Path) -> Result<PublicReader, StateError> {
-    if arguments.follow || arguments.web.is_some() {
-        return serve::await_log(directory);
+fn open(
+    arguments: &TailArguments,
+    directory: &Path,
+    page: Option<&Page>,
+    stop: &StopFlag,
+) -> Result<Option<PublicReader>, StateError> {
+    if arguments.follow || page.is_some() {
+        return serve::await_log(directory, page, stop);
     }
-    PublicReader::open(directory)
+    PublicReader::open(directory).map(Some)
 }
 
 /// Returns the last epoch in the log; 0 before the first.

@@ -146,6 +146,7 @@ impl<S: ServerStream> Origin for StreamOrigin<S> {
             return Ok(None);
         }
         let form = EntryParser::new(&self.shape, self.stream.name().as_ref())?;
+        self.control.await_connection(&self.stream.name());
         Ok(Some(OpenFile::Rows(Box::new(StreamRows {
             stream: self.stream.clone(),
             control: self.control.clone(),
@@ -161,7 +162,7 @@ impl<S: ServerStream> Origin for StreamOrigin<S> {
     }
 }
 
-struct StreamRows<S> {
+struct StreamRows<S: ServerStream> {
     stream: S,
     control: Control,
     form: EntryParser,
@@ -220,6 +221,15 @@ impl<S: ServerStream> StreamRows<S> {
             false => self.control.note_attempt(&self.stream.name(), Some(&obstacle)),
         }
         false
+    }
+}
+
+impl<S: ServerStream> Drop for StreamRows<S> {
+    /// Another process reads the stream, or nobody does.
+    fn drop(&mut self) {
+        if !self.has_connected {
+            self.control.forget_connection(&self.stream.name());
+        }
     }
 }
 

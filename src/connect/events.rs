@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::security::{TLS_FIELDS, TLS_LISTENING_FIELDS, tls_server};
 use super::wire::has_port;
-use super::{SinkConfig, SinkTarget, System, SystemSection, report_sink};
+use super::{RequestError, SinkConfig, SinkTarget, System, SystemSection, report_sink};
 use crate::control::Control;
 use crate::document::definition::{FieldDefinition, FieldType};
 use crate::http::HttpEndpoint;
+use crate::security::TlsAcceptor;
 
 pub(super) const SYSTEM: System = System {
     schemes: SCHEMES,
@@ -51,6 +52,11 @@ impl SinkConfig for HttpEndpoint {
 
     fn target(&self, _control: &Control) -> SinkTarget {
         SinkTarget::Events(self.clone())
+    }
+
+    fn probe(&self, _control: &Control) -> Result<(), RequestError> {
+        // The address is not tried: a run may be serving events there.
+        Ok(self.tls.as_ref().map(TlsAcceptor::new).transpose().map(drop)?)
     }
 }
 

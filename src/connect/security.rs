@@ -160,6 +160,18 @@ pub(super) struct Login {
 }
 
 impl Login {
+    /// Names the fields to look at after a refused login.
+    pub(super) fn hint(&self) -> String {
+        match (&self.user, &self.password) {
+            (_, None) => format!(
+                "add {} or {}, and user unless it is the default one",
+                PASSWORD.variable, PASSWORD.file
+            ),
+            (None, Some(password)) => format!("see {}", password.field()),
+            (Some(_), Some(password)) => format!("see user and {}", password.field()),
+        }
+    }
+
     /// Reads [`USER_FIELDS`].
     pub(super) fn read(settings: &SystemSection<'_, '_>) -> Self {
         let user = settings.section.text("user").map(|user| user.value.into());
@@ -183,7 +195,7 @@ impl Login {
 /// the secret itself.
 pub(super) fn secret(settings: &SystemSection<'_, '_>, fields: SecretFields) -> Option<SecretReference> {
     let section = settings.section;
-    let path = section.text(fields.file).map(|path| settings.base.join(path.value));
+    let path = section.text(fields.file);
     let variable = section.text(fields.variable).and_then(|name| {
         let first = |c: char| c.is_ascii_alphabetic() || c == '_';
         let valid = name.value.starts_with(first)
@@ -200,7 +212,7 @@ pub(super) fn secret(settings: &SystemSection<'_, '_>, fields: SecretFields) -> 
         variable.report(format!("{} names the secret already: leave one of them out", fields.file));
     }
     let variable = variable.map(|name| SecretReference::variable(name.value, fields));
-    variable.or_else(|| path.map(|path| SecretReference::file(path, fields)))
+    variable.or_else(|| path.map(|path| SecretReference::file(settings.base, path.value, fields)))
 }
 
 /// Reads [`TLS_FIELDS`] and [`TLS_CLIENT_FIELDS`]; `None` without `tls = true`.
@@ -352,7 +364,9 @@ mod tests {
         check("user = 'u'", "add password_env");
         check("password_env = 'P', password_file = 'p'", "leave one of them out");
         check("password_env = 'hid-den'", "the variable holds the secret");
-        check("password = 'hid-den'", "unknown field");
+        check("password = 'hid-den'", "secrets are given by reference: use password_env or password_file");
+        check("secret = 'hid-den'", "use password_env or password_file");
+        check("token = 'hid-den'", "use token_env or token_file");
         check("password_env = ['hid-den']", "expected");
         check("password_file = { hid-den = 1 }", "expected");
         let error = source_of("path = 'tcp://h:1', format = 'csv', user = 'u'").unwrap_err();

@@ -24,6 +24,9 @@ pub(crate) trait SinkConfig: DynamicEq + fmt::Debug + Send + Sync {
 
     /// Returns the target. An outlet waits as long as `control` allows.
     fn target(&self, control: &Control) -> SinkTarget;
+
+    /// Connects and logs in as the outlet does, or looks at the files, and writes nothing.
+    fn probe(&self, control: &Control) -> Result<(), RequestError>;
 }
 
 /// The target of a sink.

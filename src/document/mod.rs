@@ -82,6 +82,9 @@ impl<'a> Document<'a> {
     }
 }
 
+/// Names under which a password is written by mistake.
+const PASSWORDS: &[&str] = &["secret", "pass", "passwd", "pwd", "secret_key", "secret_access_key"];
+
 /// Says that a field is missing.
 fn missing(key: &str, definition: &FieldDefinition) -> String {
     format!("the field {key} is missing: add for example {}", definition.remedy())
@@ -312,10 +315,11 @@ impl<'a> Section<'a> {
             let message = match (self.definition.field(field), self.definition.kinds_with(field)) {
                 (None, _) => {
                     let keys = self.definition.keys();
-                    let hint = match (self.homes(field), closest(field, &keys)) {
-                        (Some(homes), _) => format!("it belongs to {homes}"),
-                        (None, Some(meant)) => format!("did you mean {meant}?"),
-                        (None, None) => format!("expected one of {}", keys.join(", ")),
+                    let hint = match (self.references(field), self.homes(field), closest(field, &keys)) {
+                        (Some(fields), ..) => format!("secrets are given by reference: use {fields}"),
+                        (_, Some(homes), _) => format!("it belongs to {homes}"),
+                        (_, _, Some(meant)) => format!("did you mean {meant}?"),
+                        _ => format!("expected one of {}", keys.join(", ")),
                     };
                     format!("unknown field: {hint}")
                 }
@@ -325,6 +329,13 @@ impl<'a> Section<'a> {
             };
             self.document.report(key.span(), &self.dotted(field), message);
         }
+    }
+
+    /// Names the fields that refer to a secret which an unknown field was meant to hold.
+    fn references(&self, field: &str) -> Option<String> {
+        let name = if PASSWORDS.contains(&field) { "password" } else { field };
+        let fields = ["env", "file"].map(|end| format!("{name}_{end}"));
+        fields.iter().all(|field| self.definition.field(field).is_some()).then(|| fields.join(" or "))
     }
 
     /// Names the other sections that have a field, if there are one or two.

@@ -3,9 +3,9 @@
 //!
 //! Any client may connect, so resources are bounded: the number of connections and their
 //! descriptors ([`slots`]), memory (a request has at most 8 KiB), and time. The accepting thread
-//! refuses connections beyond the limit. Every step (a request, an answer, each event) has a
-//! deadline that received bytes do not extend. Existing small servers bound neither connections nor
-//! time, so this one is written here.
+//! refuses connections beyond the limit; probes have a few of their own. Every step (a request, an
+//! answer, each event) has a deadline that received bytes do not extend. Existing small servers
+//! bound neither connections nor time, so this one is written here.
 
 pub mod probe;
 mod request;
@@ -28,6 +28,15 @@ use slots::{ConnectionSlot, ConnectionSlots, yield_to_others};
 
 /// Time for a request to arrive.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The same for a connection that is for probes alone.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Paths that are answered while readers have all connections.
+const PROBES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+
+/// Answer to a client for which there is no connection.
+const BUSY: &str = "too many are connected: try again later";
 
 /// Time for a client to read a document or one event.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -226,10 +235,10 @@ where
 /// Refuses a connection without blocking.
 fn refuse(stream: TcpStream) {
     let mut answer = Vec::new();
-    let refused = "too many are connected: try again later\n";
+    let refused = format!("{BUSY}\n");
     let _ = stream
         .set_nonblocking(true)
-        .and_then(|()| document(&mut answer, HttpStatus::Unavailable.line(), PLAIN_TEXT, refused, false))
+        .and_then(|()| document(&mut answer, HttpStatus::Unavailable.line(), PLAIN_TEXT, &refused, false))
         .and_then(|()| (&stream).write_all(&answer))
         .and_then(|()| stream.shutdown(Shutdown::Write))
         // Closing with unread bytes would discard the answer.
@@ -300,10 +309,10 @@ fn is_early(error: &io::Error) -> bool {
 
 /// Makes the handshake, if connections are encrypted. Returns `None` for a client that does not
 /// speak TLS. Such a client gets an answer that explains how to connect.
-fn secured(stream: TcpStream, tls: Option<&TlsAcceptor>) -> io::Result<Option<Link>> {
+fn secured(stream: TcpStream, tls: Option<&TlsAcceptor>, timeout: Duration) -> io::Result<Option<Link>> {
     let Some(acceptor) = tls else { return Ok(Some(Link::Plain(stream))) };
-    let deadline = Instant::now() + REQUEST_TIMEOUT;
-    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+    let deadline = Instant::now() + timeout;
+    stream.set_read_timeout(Some(timeout))?;
     let mut first = [0];
     if stream.peek(&mut first)? == 1 && first[0] != TLS_HANDSHAKE {
         let mut connection = HttpConnection { link: Link::Plain(stream), deadline };
@@ -324,17 +333,23 @@ fn secured(stream: TcpStream, tls: Option<&TlsAcceptor>) -> io::Result<Option<Li
 
 fn converse(
     stream: TcpStream,
-    _slot: &ConnectionSlot,
+    slot: &ConnectionSlot,
     site: &Site,
     answer: &impl Fn(&HttpRequest) -> HttpAnswer,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let Some(link) = secured(stream, site.tls.as_ref())? else { return Ok(()) };
+    let timeout = if slot.is_for_probes() { PROBE_TIMEOUT } else { REQUEST_TIMEOUT };
+    let Some(link) = secured(stream, site.tls.as_ref(), timeout)? else { return Ok(()) };
     let mut connection = HttpConnection { link, deadline: Instant::now() };
-    let request = read_request(connection.within(REQUEST_TIMEOUT), &site.hosts)?;
+    let request = read_request(connection.within(timeout), &site.hosts)?;
     let head_only = request.as_ref().is_ok_and(|request| request.head_only);
-    let answer =
-        request.map_or_else(|(status, why)| HttpAnswer::Refused(status, why), |request| answer(&request));
+    let answer = match request {
+        Err((status, why)) => HttpAnswer::Refused(status, why),
+        Ok(request) if slot.is_for_probes() && !PROBES.contains(&request.path.as_str()) => {
+            HttpAnswer::Refused(HttpStatus::Unavailable, BUSY.into())
+        }
+        Ok(request) => answer(&request),
+    };
     connection.within(ANSWER_TIMEOUT);
     match answer {
         HttpAnswer::Document(kind, text) => document(&mut connection, "200 OK", kind, &text, head_only)?,

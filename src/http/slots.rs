@@ -1,9 +1,10 @@
 //! Limits on the readers of a publishing process: connections, descriptors and processor time.
 //!
 //! A publishing process needs descriptors for its logs at any moment. The readers of all its
-//! servers together get half of the system's limit, and each server at most a quarter. Their
-//! threads have a lower priority, and one of them computes at a time. So all readers together take
-//! less of one processor than a thread of the run.
+//! servers together get half of the system's limit, and each server at most a quarter. A few more
+//! connections of each server are for probes alone, so readers can't make a process seem dead. The
+//! threads of readers have a lower priority, and one of them computes at a time. So all readers
+//! together take less of one processor than a thread of the run.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,6 +12,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const CONNECTION_LIMIT: usize = 64;
+
+/// Connections of readers for each one that is for probes. A probe needs one descriptor.
+const READERS_EACH_PROBE: usize = 8;
 
 /// Maximum number of descriptors of a connection: its socket, the log's directory and file, and
 /// that file opened again.
@@ -25,12 +29,15 @@ pub(super) struct ConnectionSlots {
     occupied: Arc<AtomicUsize>,
     limit_of_all: usize,
     occupied_of_all: &'static AtomicUsize,
+    /// Connections for probes that are taken while readers have all others.
+    probes: Arc<AtomicUsize>,
 }
 
 /// An occupied slot, until it is dropped.
 pub(super) struct ConnectionSlot {
     occupied: Arc<AtomicUsize>,
-    occupied_of_all: &'static AtomicUsize,
+    /// None for a slot of probes.
+    occupied_of_all: Option<&'static AtomicUsize>,
 }
 
 impl ConnectionSlots {
@@ -52,16 +59,34 @@ impl ConnectionSlots {
             occupied: Arc::default(),
             limit_of_all: (connections / 2).max(1),
             occupied_of_all,
+            probes: Arc::default(),
         }
     }
 
+    /// Takes a slot: one of probes if no other one is free.
     pub(super) fn take(&self) -> Option<ConnectionSlot> {
+        if let Some(slot) = self.take_reader() {
+            return Some(slot);
+        }
+        occupy(&self.probes, (self.limit / READERS_EACH_PROBE).max(1))?;
+        Some(ConnectionSlot { occupied: Arc::clone(&self.probes), occupied_of_all: None })
+    }
+
+    fn take_reader(&self) -> Option<ConnectionSlot> {
         occupy(&self.occupied, self.limit)?;
         if occupy(self.occupied_of_all, self.limit_of_all).is_none() {
             self.occupied.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(ConnectionSlot { occupied: Arc::clone(&self.occupied), occupied_of_all: self.occupied_of_all })
+        let occupied = Arc::clone(&self.occupied);
+        Some(ConnectionSlot { occupied, occupied_of_all: Some(self.occupied_of_all) })
+    }
+}
+
+impl ConnectionSlot {
+    /// Whether it is for probes alone.
+    pub(super) fn is_for_probes(&self) -> bool {
+        self.occupied_of_all.is_none()
     }
 }
 
@@ -73,7 +98,9 @@ fn occupy(occupied: &AtomicUsize, limit: usize) -> Option<usize> {
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.occupied.fetch_sub(1, Ordering::Relaxed);
-        self.occupied_of_all.fetch_sub(1, Ordering::Relaxed);
+        if let Some(of_all) = self.occupied_of_all {
+            of_all.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -142,7 +169,7 @@ mod tests {
     #[test]
     fn readers_leave_half_of_the_descriptors() {
         static TAKEN: AtomicUsize = AtomicUsize::new(0);
-        let all = |slots: &ConnectionSlots| std::iter::from_fn(|| slots.take()).collect::<Vec<_>>();
+        let all = |slots: &ConnectionSlots| std::iter::from_fn(|| slots.take_reader()).collect::<Vec<_>>();
         for (descriptors, of_one, of_all) in
             [(0, 1, 1), (16, 1, 2), (128, 8, 16), (1024, 64, 128), (usize::MAX, 64, 256)]
         {
@@ -153,9 +180,17 @@ mod tests {
             assert_eq!(connected, of_all, "{descriptors}");
             assert_eq!(TAKEN.load(Ordering::Relaxed), of_all);
             assert!(descriptors < 16 || connected * DESCRIPTORS_EACH <= descriptors / 2);
+            for server in &servers {
+                let probes: Vec<_> = std::iter::from_fn(|| server.take()).collect();
+                assert_eq!(probes.len(), (of_one / 8).max(1), "{descriptors}");
+                assert!(probes.iter().all(ConnectionSlot::is_for_probes));
+                drop(probes);
+                assert!(server.take().is_some(), "a released slot of probes is free");
+            }
             drop(occupied);
             assert_eq!(TAKEN.load(Ordering::Relaxed), 0);
-            assert!(servers[3].take().is_some(), "a released slot is free");
+            let slot = servers[3].take().expect("a released slot is free");
+            assert!(!slot.is_for_probes());
         }
     }
 

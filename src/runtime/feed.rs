@@ -208,7 +208,9 @@ impl RecordDistributor {
     }
 
     /// Reads the source to its end, on a thread of its own.
-    pub(super) fn deal(mut self, mut reader: SourceReader) -> ReadOutcome {
+    pub(super) fn deal(mut self, reader: SourceReader) -> ReadOutcome {
+        let metrics = Arc::clone(&self.metrics);
+        let mut reader = reader.reporting(move |counters| metrics.record_read(counters));
         loop {
             let waits = self.holds_epochs() && reader.must_wait();
             if waits && !self.end_first_check() {

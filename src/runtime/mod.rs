@@ -250,6 +250,7 @@ fn begin(
     noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;
     let _span = info_span!("run", pipeline = pipeline.name).entered();
     info!(pipeline = pipeline.name, workers = options.workers, private = noise.is_private(), "a run begins");
+    options.metrics.watch_connections(&options.control);
     let fault = Fault::new();
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
     let met = options.cluster.as_ref().map(|cluster| find_others(cluster, options, publication, noise));

@@ -20,7 +20,7 @@ mod stream;
 mod tls;
 
 #[cfg(feature = "tls")]
-pub(crate) use acceptor::TlsAcceptor;
+pub(crate) use acceptor::{TlsAcceptor, failed_renewals};
 pub(crate) use error::SecurityError;
 #[cfg(feature = "tls")]
 pub(crate) use error::TlsProblem;
@@ -28,7 +28,7 @@ pub(crate) use secret::{SecretFields, SecretReference, WarnedOnce};
 pub(crate) use settings::TlsIdentity;
 pub use settings::{TlsClient, TlsServer};
 pub(crate) use stream::Link;
-#[cfg(not(feature = "tls"))]
-pub(crate) use tls::TlsAcceptor;
 #[cfg(feature = "s3")]
 pub(crate) use tls::tls_problem;
+#[cfg(not(feature = "tls"))]
+pub(crate) use tls::{TlsAcceptor, failed_renewals};

@@ -1,10 +1,11 @@
 //! Secrets in environment variables and files.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -44,7 +45,11 @@ pub(crate) struct SecretFields {
 #[derive(Clone, PartialEq, Eq)]
 enum SecretLocation {
     Variable(String),
-    File(PathBuf),
+    File {
+        path: PathBuf,
+        /// Whether the name of a file that is not there may be quoted.
+        is_quotable: bool,
+    },
 }
 
 /// Whether readers of the pipeline have been warned, shared by all copies. Two settings are equal
@@ -83,10 +88,7 @@ impl fmt::Debug for Secret {
 impl fmt::Debug for SecretReference {
     /// Formats only the name of the field: its value may be the secret itself, by mistake.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.place {
-            SecretLocation::Variable(_) => self.fields.variable,
-            SecretLocation::File(_) => self.fields.file,
-        })
+        f.write_str(self.field())
     }
 }
 
@@ -96,8 +98,19 @@ impl SecretReference {
         SecretReference { place, fields, is_warned: WarnedOnce::default() }
     }
 
-    pub(crate) fn file(path: PathBuf, fields: SecretFields) -> Self {
-        SecretReference { place: SecretLocation::File(path), fields, is_warned: WarnedOnce::default() }
+    /// The file at the path that is `written` in a pipeline file in the directory `base`.
+    pub(crate) fn file(base: &Path, written: &str, fields: SecretFields) -> Self {
+        let place =
+            SecretLocation::File { path: base.join(written), is_quotable: is_quotable(Path::new(written)) };
+        SecretReference { place, fields, is_warned: WarnedOnce::default() }
+    }
+
+    /// Name of the field that names the secret.
+    pub(crate) fn field(&self) -> &'static str {
+        match &self.place {
+            SecretLocation::Variable(_) => self.fields.variable,
+            SecretLocation::File { .. } => self.fields.file,
+        }
     }
 
     /// Reads a secret of one line, without one line end after it. Warns once if other users may
@@ -121,17 +134,24 @@ impl SecretReference {
     /// If it is missing or too long, or is not UTF-8.
     pub(crate) fn read_text(&self, control: &Control) -> Result<Secret, SecurityError> {
         let SecretFields { variable: field, file: field_of_file } = self.fields;
-        let path = match &self.place {
+        let (path, is_quotable) = match &self.place {
             SecretLocation::Variable(name) => {
                 let value = std::env::var(name).map_err(|_| SecurityError::Variable { field, field_of_file });
                 let value = Zeroizing::new(value?);
                 return if value.len() <= LIMIT { Ok(Secret(value)) } else { Err(self.form()) };
             }
-            SecretLocation::File(path) => path,
+            SecretLocation::File { path, is_quotable } => (path, *is_quotable),
         };
         let failed = |source| match path.symlink_metadata() {
             Ok(_) => SecurityError::File { field: field_of_file, path: path.clone(), source },
-            Err(_) => SecurityError::SecretFile { field: field_of_file, source },
+            Err(_) if is_quotable => {
+                SecurityError::SecretFile { field: field_of_file, path: path.clone(), source }
+            }
+            Err(_) => {
+                let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                let directory = directory.unwrap_or(Path::new(".")).to_owned();
+                SecurityError::HiddenFile { field: field_of_file, directory, source }
+            }
         };
         // Opening a pipe without a writer would block.
         let without_waiting = OFlags::NONBLOCK.bits() as i32;
@@ -165,10 +185,22 @@ impl SecretReference {
     pub(crate) fn unusable(&self, expected: &'static str) -> SecurityError {
         let subject = match &self.place {
             SecretLocation::Variable(_) => format!("the environment variable of {}", self.fields.variable),
-            SecretLocation::File(path) => format!("the file {} of {}", path.display(), self.fields.file),
+            SecretLocation::File { path, .. } => {
+                format!("the file {} of {}", path.display(), self.fields.file)
+            }
         };
         SecurityError::Form { subject, expected }
     }
+}
+
+/// Whether a written path is surely not a secret in the wrong field: it is in a directory from the
+/// root on, or ends in a dot and small letters.
+fn is_quotable(written: &Path) -> bool {
+    let is_in_directory = written.is_absolute() && written.components().count() > 2;
+    let extension = written.extension().and_then(OsStr::to_str);
+    let is_named =
+        |end: &str| (1..12).contains(&end.len()) && end.bytes().all(|byte| byte.is_ascii_lowercase());
+    is_in_directory || extension.is_some_and(is_named)
 }
 
 #[cfg(test)]
@@ -184,7 +216,7 @@ mod tests {
     fn a_file_holds_one_line_and_is_read_each_time() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("secret");
-        let reference = SecretReference::file(path.clone(), FIELDS);
+        let reference = SecretReference::file(directory.path(), "secret", FIELDS);
         let check = |content: &[u8], expected: Option<&str>| {
             fs::write(&path, content).unwrap();
             let found = reference.read(&Control::new());
@@ -205,10 +237,18 @@ mod tests {
         fs::write(&path, "hidden\nword\n").unwrap();
         assert_eq!(reference.read_text(&Control::new()).unwrap().text(), "hidden\nword\n");
         fs::remove_file(&path).unwrap();
-        let error = reference.read(&Control::new()).unwrap_err().to_string();
-        assert!(error.contains("password_file") && error.contains("secret"), "{error}");
-        let error = SecretReference::file(directory.path().into(), FIELDS).read(&Control::new());
+        let error = SecretReference::file(directory.path(), ".", FIELDS).read(&Control::new());
         assert!(matches!(error, Err(SecurityError::Form { .. })), "{error:?}");
+        // The name of a missing file is quoted unless it may be the secret itself.
+        let folder = directory.path().display().to_string();
+        let missing = |written: &str| {
+            let error = SecretReference::file(directory.path(), written, FIELDS).read(&Control::new());
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("password_file") && error.contains(&folder), "{error}");
+            error.contains(written)
+        };
+        assert!(missing("broker.password") && missing(&format!("{folder}/broker")));
+        assert!(!missing("hidden") && !missing("hid.dEn") && !missing("hid/den+=="));
     }
 
     #[test]
@@ -232,7 +272,7 @@ mod tests {
         let control = Control::new().on_notice(move |notice| heard.lock().unwrap().push(notice.to_owned()));
         let check = |mode, expected: usize| {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-            let reference = SecretReference::file(path.clone(), FIELDS);
+            let reference = SecretReference::file(directory.path(), "secret", FIELDS);
             (0..2).for_each(|_| assert!(reference.clone().read(&control).is_ok()));
             let notices = std::mem::take(&mut *notices.lock().unwrap());
             assert_eq!(notices.len(), expected, "{mode:o}: {notices:?}");

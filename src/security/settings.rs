@@ -36,34 +36,35 @@ pub struct TlsServer {
     /// `tls_client_roots`: the file of the roots that sign the certificates of clients, in PEM.
     /// With it, a client needs a certificate.
     pub(crate) client_roots: Option<PathBuf>,
-    pub(crate) dates: DateListener,
+    pub(crate) warnings: WarningListener,
 }
 
 /// Shows a warning to a person.
 type Listener = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Receives warnings about the dates of a certificate, and keeps the last one. It is ignored when
-/// settings are compared.
+/// Receives warnings about a certificate, and keeps the last one. It is ignored when settings are
+/// compared.
 #[derive(Clone, Default)]
-pub(crate) struct DateListener(Option<Listener>, Arc<Mutex<Option<String>>>);
+pub(crate) struct WarningListener(Option<Listener>, Arc<Mutex<Option<String>>>);
 
 impl TlsServer {
     /// Secures connections with a certificate and its key, both in PEM files. With roots, a client
     /// needs a certificate that one of them has signed.
     pub fn new(certificate: PathBuf, key: PathBuf, client_roots: Option<PathBuf>) -> Self {
-        let (identity, dates) = (TlsIdentity { certificate, key }, DateListener::default());
-        TlsServer { identity, client_roots, dates }
+        let (identity, warnings) = (TlsIdentity { certificate, key }, WarningListener::default());
+        TlsServer { identity, client_roots, warnings }
     }
 
-    /// Calls `listener` with a warning if the certificate is not valid yet, is about to expire, or
-    /// has expired: at the start, and at later connections.
+    /// Calls `listener` with a warning if the certificate is not valid yet, is about to expire, has
+    /// expired, or has been replaced by files that can't be used: at the start, and at later
+    /// connections.
     pub fn on_warning(self, listener: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        TlsServer { dates: DateListener(Some(Arc::new(listener)), Arc::default()), ..self }
+        TlsServer { warnings: WarningListener(Some(Arc::new(listener)), Arc::default()), ..self }
     }
 }
 
 #[cfg(feature = "tls")]
-impl DateListener {
+impl WarningListener {
     /// Passes on a warning that differs from the last one.
     pub(super) fn report_warning(&self, warning: Option<String>) {
         let mut last = self.1.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -76,19 +77,19 @@ impl DateListener {
     }
 }
 
-impl fmt::Debug for DateListener {
+impl fmt::Debug for WarningListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("DateListener")
+        f.write_str("WarningListener")
     }
 }
 
-impl PartialEq for DateListener {
+impl PartialEq for WarningListener {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for DateListener {}
+impl Eq for WarningListener {}
 
 /// A certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]

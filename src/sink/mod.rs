@@ -17,9 +17,11 @@ use crate::estimates::EstimateRecord;
 use crate::follow::{EpochEstimates, FollowError, Follower, Subject, open_log};
 use crate::http::HttpError;
 use crate::lines::{LineWriter, OutputFormat, records};
+use crate::pipeline::Sink;
 use crate::state::StateError;
 
 pub use crate::connect::standard::StandardOutput;
+use crate::control::Control;
 pub(crate) use events::{Backlog, EventStream};
 pub use thread::{SinkThread, TakenAddress};
 
@@ -87,6 +89,16 @@ impl<C> EpochReader<C> {
         let mark = EpochStamp { epoch: epoch.number, generation, chain };
         Ok(Some(EpochContent { mark, content: (self.encode)(&epoch) }))
     }
+}
+
+/// Connects to a sink of a pipeline and logs in, as a run does, or looks at its files. Writes
+/// nothing.
+///
+/// # Errors
+/// If a run could not write to it now.
+pub fn probe(sink: &Sink, control: &Control) -> Result<(), SinkError> {
+    let target = sink.target();
+    target.probe(control).map_err(|error| SinkError::of(&target.name(), error))
 }
 
 /// Reasons why a sink can't continue.

@@ -48,6 +48,7 @@ mod survey;
 #[cfg(test)]
 mod tests;
 mod values;
+mod waiting;
 
 use hushflow_mechanism::epochs::Clock;
 use hushflow_operators::Records;

@@ -10,6 +10,7 @@ use super::ranges::{
 use super::roles::FieldRoles;
 use super::rows::{NextRow, RowReader};
 use super::survey::SEARCHED_ROWS;
+use super::waiting::WaitListener;
 use super::{BATCH_RECORDS, EpochMark, RecordBatch, ResumePoint, RowCounters, RowSurvey, SourceEvent};
 use crate::connect::{FileList, Origin, OriginRequest, SourceError};
 use crate::control::Control;
@@ -58,6 +59,7 @@ pub struct SourceReader {
     /// Whether other processes must list the records of the rows that they take.
     pub(super) needs_records: bool,
     pub(super) returned: ReturnedRows,
+    pub(super) wait_listener: Option<WaitListener>,
 }
 
 impl SourceReader {
@@ -175,6 +177,7 @@ impl SourceReader {
             ended: false,
             needs_records: false,
             returned: ReturnedRows::default(),
+            wait_listener: None,
         }
     }
 
@@ -340,6 +343,7 @@ impl SourceReader {
             if over {
                 return Ok(SourceEvent::End);
             }
+            self.report_before_wait();
             match self.advance() {
                 Err(error) if !self.control.is_stopped() => return Err(error),
                 _ => {}

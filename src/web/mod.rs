@@ -8,7 +8,8 @@
 //! GET /readings?of=mean:fare     one series of every key, of at most about 60 epochs; with q=TEXT
 //!                                of every key whose name contains the text
 //! GET /readings?key=EWR&of=mean  all series of a group, for up to six keys
-//! GET /newest                    the newest epoch, its age and when the next is due
+//! GET /newest                    the newest epoch, its age and when the next is due; null before
+//!                                there is a log
 //! GET /events?key=EWR            server-sent events: for each epoch the lines of `hushflow tail
 //!                                --json` of these keys; key=all: total over keys
 //! ```
@@ -26,6 +27,7 @@
 
 mod about;
 mod choice;
+mod kept;
 mod progress;
 mod promise;
 mod readings;
@@ -33,20 +35,22 @@ mod windows;
 
 use std::borrow::Cow;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use hushflow_mechanism::workload::Workload;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::estimates::EstimateView;
 use crate::follow::StopFlag;
 use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
 use crate::publication::MomentPublication;
+use crate::readiness::Readiness;
 use crate::sink::{Backlog, EventStream, SinkInput};
 use choice::{Offer, SeriesChoice};
+use kept::KeptDocuments;
 use progress::PageProgress;
-use readings::{EpochRange, KeptDocuments, ReadingsQuery};
+use readings::{EpochRange, Readings, ReadingsQuery};
 use windows::WindowPageHandler;
 
 pub use crate::http::{HttpEndpoint, HttpError};
@@ -98,67 +102,85 @@ pub struct PageContents {
     pub ready_within: Option<Duration>,
 }
 
-/// A served page.
+/// A page that listens for the life of the process.
 pub struct Page {
     url: String,
-    progress: Arc<PageProgress>,
+    /// What it answers, once it shows a log.
+    handler: Arc<OnceLock<Handler>>,
 }
 
+type Handler = Box<dyn Fn(&HttpRequest) -> HttpAnswer + Send + Sync>;
+
+/// A log that a page shows.
+pub struct ShownLog(Arc<PageProgress>);
+
 impl Page {
-    /// Serves `contents` for the life of the process.
+    /// Listens. Until a log is shown, the page says that there is no release yet.
     ///
     /// # Errors
     /// [`HttpError`] if it cannot listen there, or can't use the certificate.
-    pub fn serve(contents: PageContents, endpoint: &HttpEndpoint) -> Result<Self, HttpError> {
-        let schedule = &contents.publication.parameters().epochs.schedule;
-        let progress = PageProgress::new(schedule, contents.ready_within);
-        Self::answered(progress, endpoint, |progress| {
-            let offer = Offer::new(&contents);
-            let handler = PageHandler { contents, offer, kept: KeptDocuments::default(), progress };
-            move |request| handler.answer(request)
-        })
-    }
-
-    /// Serves window estimates, as [`serve`](Self::serve) does.
-    ///
-    /// # Errors
-    /// As [`serve`](Self::serve).
-    pub fn serve_windows(contents: WindowPageContents, endpoint: &HttpEndpoint) -> Result<Self, HttpError> {
-        let schedule = &contents.publication.parameters().epochs.schedule;
-        let progress = PageProgress::new(schedule, contents.ready_within);
-        Self::answered(progress, endpoint, |progress| {
-            let handler = WindowPageHandler::new(contents, progress);
-            move |request| handler.answer(request)
-        })
-    }
-
-    fn answered<H: Fn(&HttpRequest) -> HttpAnswer + Send + Sync + 'static>(
-        progress: PageProgress,
-        endpoint: &HttpEndpoint,
-        handler: impl FnOnce(Arc<PageProgress>) -> H,
-    ) -> Result<Self, HttpError> {
+    pub fn listen(endpoint: &HttpEndpoint) -> Result<Self, HttpError> {
         let server = HttpServer::bind(endpoint)?;
-        let progress = Arc::new(progress);
-        let page = Self { url: server.url(), progress: Arc::clone(&progress) };
-        server.serve(handler(progress))?;
+        let page = Self { url: server.url(), handler: Arc::default() };
+        let handler = Arc::clone(&page.handler);
+        server.serve(move |request| handler.get().map_or_else(|| await_log(request), |own| own(request)))?;
         Ok(page)
+    }
+
+    /// Shows a log from now on. A page shows the first log that it is given.
+    pub fn show(&self, contents: PageContents) -> ShownLog {
+        let schedule = &contents.publication.parameters().epochs.schedule;
+        let progress = Arc::new(PageProgress::new(schedule, contents.ready_within));
+        let (offer, kept, shown) =
+            (Offer::new(&contents), KeptDocuments::default(), ShownLog(Arc::clone(&progress)));
+        let handler = PageHandler { contents, offer, kept, progress };
+        let _ = self.handler.set(Box::new(move |request| handler.answer(request)));
+        shown
+    }
+
+    /// Shows window estimates, as [`show`](Self::show) does.
+    pub fn show_windows(&self, contents: WindowPageContents) -> ShownLog {
+        let schedule = &contents.publication.parameters().epochs.schedule;
+        let progress = Arc::new(PageProgress::new(schedule, contents.ready_within));
+        let shown = ShownLog(Arc::clone(&progress));
+        let handler = WindowPageHandler::new(contents, progress);
+        let _ = self.handler.set(Box::new(move |request| handler.answer(request)));
+        shown
     }
 
     /// Returns the address of the page, such as `https://127.0.0.1:8080`.
     pub fn url(&self) -> &str {
         &self.url
     }
+}
 
+/// Answers a request before there is a log.
+fn await_log(request: &HttpRequest) -> HttpAnswer {
+    let probe = || Readiness::default().answer(request);
+    match request.path.as_str() {
+        "/newest" => json_document(json!({ "epoch": null, "age": null, "due": null }).to_string()),
+        "/readyz" | "/about" | "/readings" | "/events" => {
+            HttpAnswer::Refused(HttpStatus::Unavailable, "no release yet: no run has created the log".into())
+        }
+        path => static_document(path).or_else(probe).unwrap_or_else(unknown_page),
+    }
+}
+
+fn unknown_page() -> HttpAnswer {
+    HttpAnswer::Refused(HttpStatus::NotFound, "there is no such page: go to /".into())
+}
+
+impl ShownLog {
     /// Sets the last published epoch: a new client gets at most [`BACKLOG`] epochs up to it.
     pub fn set_published(&self, epoch: u64) {
-        self.progress.advance(epoch);
+        self.0.advance(epoch);
     }
 
     /// Records that the log has been read to its present end, which was written at the time
     /// `written`: the page is ready.
     pub fn set_caught_up(&self, written: Option<SystemTime>) {
-        self.progress.set_newest_at(written);
-        self.progress.readiness.begin(None);
+        self.0.set_newest_at(written);
+        self.0.readiness.begin(None);
     }
 }
 
@@ -193,11 +215,7 @@ impl PageHandler {
                 let stream = self.stream(request);
                 stream.map(|stream| HttpAnswer::Events(Box::new(move |events| stream.send(events))))
             }
-            path => {
-                return static_document(path).unwrap_or_else(|| {
-                    HttpAnswer::Refused(HttpStatus::NotFound, "there is no such page: go to /".into())
-                });
-            }
+            path => return static_document(path).unwrap_or_else(unknown_page),
         };
         answered.unwrap_or_else(|why| HttpAnswer::Refused(HttpStatus::BadRequest, why))
     }
@@ -227,14 +245,9 @@ impl PageHandler {
         let names: Vec<_> = series.iter().map(|choice| choice.name.as_str()).collect();
         let name = format!("{kind} {estimate:?} {workload} {keys:?} {names:?} {range:?}");
         let subject = choice::subject(publication, &view, &keys);
-        let query = ReadingsQuery { subject, keys, series, range, reach: view.intervals.count_reach() };
-        let published = self.published();
-        let found = self.kept.get(&name, published, || query.compute(directory, published));
-        Ok(match found {
-            Ok(text) => json_document(text.to_string()),
-            // The serving process reports the cause to its operator.
-            Err(_) => HttpAnswer::Refused(HttpStatus::Unavailable, "the log can't be read".into()),
-        })
+        let (directory, reach) = (directory.clone(), view.intervals.count_reach());
+        let query = ReadingsQuery { directory, subject, keys, series, range, reach };
+        Ok(kept_document(&self.kept, &name, self.published(), query))
     }
 
     /// Keys of the overview.
@@ -262,6 +275,14 @@ impl PageHandler {
             backlog: Backlog::Subsampled { published: self.published(), most: BACKLOG },
             stop: StopFlag::default(),
         })
+    }
+}
+
+/// Answers with the readings of this name.
+fn kept_document(kept: &KeptDocuments, name: &str, published: u64, query: ReadingsQuery) -> HttpAnswer {
+    match kept.get(name, published, move || Readings::new(query)) {
+        Some(text) => json_document(text.to_string()),
+        None => HttpAnswer::Refused(HttpStatus::Unavailable, "the log can't be read".into()),
     }
 }
 

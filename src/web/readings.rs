@@ -1,18 +1,15 @@
 //! The numbers of a chart, or of all keys at once, as one JSON document.
 //!
 //! A document holds at most about [`READINGS`] readings: the more keys and series, the fewer
-//! epochs. The epochs are evenly spaced and include the newest. All readers share the documents, of
-//! which the last [`MAX_DOCUMENTS`] used are kept. A document is computed again after the log has
-//! grown, but not before a pause of [`PAUSE_FACTOR`] times the last computation. So a page takes a
-//! bounded share of the processor, for any number of readers.
+//! epochs. The epochs are evenly spaced, and beside them is the newest. [`kept`](super::kept)
+//! shares the documents among readers, and extends them as the log grows.
 
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use super::choice::SeriesChoice;
+use super::kept::GrowingText;
 use crate::follow::{EpochEstimates, FollowError, Follower, Subject, open_log};
 use crate::http::{ComputeTurn, HttpRequest};
 
@@ -22,17 +19,13 @@ const READINGS: u64 = 6000;
 /// Minimum and maximum number of epochs in a document, unless the log has fewer.
 const EPOCHS: (u64, u64) = (12, 480);
 
-/// Number of documents that are kept.
-const MAX_DOCUMENTS: usize = 16;
-
-/// Pause after a computation, as a multiple of its duration.
-const PAUSE_FACTOR: u32 = 10;
-
 /// Maximum number of epochs that are read in a turn. A turn also ends after a selected epoch.
 const MAX_EPOCHS_PER_POLL: usize = 64;
 
 /// Subject of a document.
 pub(super) struct ReadingsQuery {
+    /// Directory of the log.
+    pub(super) directory: PathBuf,
     pub(super) subject: Subject,
     /// Keys in order. The number of keys means the total over all keys.
     pub(super) keys: Vec<u32>,
@@ -69,22 +62,46 @@ impl EpochRange {
     }
 }
 
-impl ReadingsQuery {
-    /// Computes the document of a log of `published` epochs.
-    pub(super) fn compute(&self, directory: &Path, published: u64) -> Result<String, FollowError> {
-        let (from, to) = self.range.ends(published);
-        let number = (self.keys.len() * self.series.len()).max(1) as u64;
+/// A document, as far as the log has been read.
+pub(super) struct Readings {
+    query: ReadingsQuery,
+    follower: Option<Follower>,
+    /// Of the epochs that are multiples of it, all in the range are there.
+    step: u64,
+    columns: ReadingColumns,
+}
+
+impl Readings {
+    /// Begins before the first epoch.
+    pub(super) fn new(query: ReadingsQuery) -> Self {
+        Readings { columns: ReadingColumns::new(&query), query, follower: None, step: 1 }
+    }
+}
+
+impl GrowingText for Readings {
+    fn text(&mut self, published: u64) -> Result<String, FollowError> {
+        let (from, to) = self.query.range.ends(published);
+        let number = (self.query.keys.len() * self.query.series.len()).max(1) as u64;
         let most = (READINGS / number).clamp(EPOCHS.0, EPOCHS.1);
-        let step = (to + 1 - from).div_ceil(most).max(1);
-        let is_due = |epoch: u64| epoch >= from && epoch <= to && (to - epoch).is_multiple_of(step);
-        let mut columns = ReadingColumns::new(self);
-        let (mut follower, mut is_over) = (None, published == 0 || self.keys.is_empty());
+        // Multiples of another step would not all be there.
+        while (to + 1 - from).div_ceil(self.step) > most {
+            self.step = match self.columns.epochs.is_empty() {
+                true => (to + 1 - from).div_ceil(most),
+                false => 2 * self.step,
+            };
+        }
+        let step = self.step;
+        let is_due = |epoch: u64| (from..=to).contains(&epoch) && (epoch == to || epoch.is_multiple_of(step));
+        self.columns.retain(is_due);
+        let read = self.follower.as_ref().map_or(0, Follower::last);
+        let mut is_over = read >= to || self.query.keys.is_empty();
         while !is_over {
             let _turn = ComputeTurn::wait();
-            if follower.is_none() {
-                follower = open_log(directory)?.map(|log| Follower::new(log, &self.subject, &self.keys));
+            if self.follower.is_none() {
+                let log = open_log(&self.query.directory)?;
+                self.follower = log.map(|log| Follower::new(log, &self.query.subject, &self.query.keys));
             }
-            let Some(follower) = &mut follower else { break };
+            let Some(follower) = &mut self.follower else { break };
             for _ in 0..MAX_EPOCHS_PER_POLL {
                 let Some(epoch) = follower.next(|epoch, _| is_due(epoch))? else {
                     is_over = true;
@@ -92,14 +109,19 @@ impl ReadingsQuery {
                 };
                 is_over = epoch.number >= to;
                 if is_due(epoch.number) {
-                    columns.push(self, &epoch);
+                    self.columns.push(&self.query, &epoch);
                 }
                 if is_over || is_due(epoch.number) {
                     break;
                 }
             }
         }
-        Ok(columns.document(self, (from, to), step).to_string())
+        Ok(self.columns.document(&self.query, (from, to), step).to_string())
+    }
+
+    fn is_final(&self) -> bool {
+        let last = self.query.range.to.unwrap_or(u64::MAX).min(self.query.subject.horizon());
+        self.query.keys.is_empty() || self.follower.as_ref().is_some_and(|follower| follower.last() >= last)
     }
 }
 
@@ -130,27 +152,46 @@ impl ReadingColumns {
             return;
         }
         self.epochs.push(epoch.number);
-        for found in &epoch.estimates {
-            let Some(at) = query.keys.iter().position(|key| *key == found.key) else { continue };
-            let (own, estimate) = (&mut self.keys[at], &*found.estimate);
-            own.quality = estimate.quality().unwrap_or("good");
-            own.is_good.push(u8::from(matches!(own.quality, "good" | "if-missing-at-random")));
+        for (key, own) in query.keys.iter().zip(&mut self.keys) {
+            // A key that is discovered later has no estimate yet.
+            let found = epoch.estimates.iter().find(|found| found.key == *key);
+            let estimate = found.map(|found| &*found.estimate);
+            own.quality = estimate.and_then(|estimate| estimate.quality()).unwrap_or("good");
+            let is_good = estimate.is_some() && matches!(own.quality, "good" | "if-missing-at-random");
+            own.is_good.push(u8::from(is_good));
             for (choice, [values, lower, upper]) in query.series.iter().zip(&mut own.series) {
-                let reading = choice.read(estimate);
-                let ends = reading.ends(query.reach);
-                values.push(reading.value.filter(|value| value.is_finite()));
+                let reading = estimate.map(|estimate| choice.read(estimate));
+                let ends = reading.as_ref().map_or([None; 2], |reading| reading.ends(query.reach));
+                values.push(reading.and_then(|reading| reading.value).filter(|value| value.is_finite()));
                 lower.push(ends[0]);
                 upper.push(ends[1]);
             }
         }
     }
 
-    fn document(self, query: &ReadingsQuery, (from, to): (u64, u64), step: u64) -> Value {
+    /// Keeps these epochs.
+    fn retain(&mut self, keep: impl Fn(u64) -> bool) {
+        let kept: Vec<bool> = self.epochs.iter().map(|&epoch| keep(epoch)).collect();
+        if kept.iter().all(|&is_kept| is_kept) {
+            return;
+        }
+        fn filter<T>(list: &mut Vec<T>, kept: &[bool]) {
+            let mut kept = kept.iter();
+            list.retain(|_| kept.next().is_some_and(|&is_kept| is_kept));
+        }
+        filter(&mut self.epochs, &kept);
+        for own in &mut self.keys {
+            filter(&mut own.is_good, &kept);
+            own.series.iter_mut().flatten().for_each(|list| filter(list, &kept));
+        }
+    }
+
+    fn document(&self, query: &ReadingsQuery, (from, to): (u64, u64), step: u64) -> Value {
         let name = |key: u32| query.subject.parameters().key_name(key);
-        let keys = query.keys.iter().zip(self.keys).map(|(&key, own)| {
+        let keys = query.keys.iter().zip(&self.keys).map(|(&key, own)| {
             let series = own
                 .series
-                .into_iter()
+                .iter()
                 .map(|[values, lower, upper]| json!({ "value": values, "lower": lower, "upper": upper }));
             json!({
                 "key": name(key),
@@ -170,81 +211,9 @@ impl ReadingColumns {
     }
 }
 
-/// Computed documents, the last used at the end.
-#[derive(Default)]
-pub(super) struct KeptDocuments(Mutex<Vec<(String, SharedDocument)>>);
-
-/// A document. Its lock lets only one reader compute it at a time.
-type SharedDocument = Arc<Mutex<Option<KeptDocument>>>;
-
-struct KeptDocument {
-    text: Arc<str>,
-    published: u64,
-    /// Time from which on the next document may be computed.
-    due: Instant,
-}
-
-impl KeptDocuments {
-    /// Returns the document of this name, and computes it if it is due. Only one reader computes a
-    /// document; others that want it wait.
-    pub(super) fn get(
-        &self,
-        name: &str,
-        published: u64,
-        compute: impl FnOnce() -> Result<String, FollowError>,
-    ) -> Result<Arc<str>, FollowError> {
-        let kept = self.slot(name);
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = &*kept
-            && (found.published == published || Instant::now() < found.due)
-        {
-            return Ok(Arc::clone(&found.text));
-        }
-        let began = Instant::now();
-        let text: Arc<str> = compute()?.into();
-        let rest = began.elapsed().saturating_mul(PAUSE_FACTOR).min(Duration::from_secs(3600));
-        *kept = Some(KeptDocument { text: Arc::clone(&text), published, due: Instant::now() + rest });
-        Ok(text)
-    }
-
-    fn slot(&self, name: &str) -> SharedDocument {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = match all.iter().position(|(known, _)| known == name) {
-            Some(at) => all.remove(at).1,
-            None => Arc::default(),
-        };
-        if all.len() >= MAX_DOCUMENTS {
-            all.remove(0);
-        }
-        all.push((name.into(), Arc::clone(&found)));
-        found
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_document_is_computed_once_until_the_log_grows() {
-        let kept = KeptDocuments::default();
-        let get = |name: &str, published: u64, text: &'static str| {
-            kept.get(name, published, || Ok(text.into())).expect("no error").to_string()
-        };
-        assert_eq!(get("a", 1, "one"), "one");
-        assert_eq!(get("a", 1, "two"), "one");
-        std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(get("a", 2, "three"), "three", "the log has grown, and it took no time");
-        let slow = || {
-            std::thread::sleep(Duration::from_millis(50));
-            Ok("slow".into())
-        };
-        assert_eq!(&*kept.get("b", 1, slow).expect("no error"), "slow");
-        assert_eq!(get("b", 2, "soon"), "slow", "it rests");
-        (0..MAX_DOCUMENTS).for_each(|number| drop(get(&number.to_string(), 1, "x")));
-        assert_eq!(get("a", 2, "four"), "four", "the oldest has made room");
-        assert_eq!(kept.0.lock().expect("no panic").len(), MAX_DOCUMENTS);
-    }
 
     #[test]
     fn ranges_end_within_the_log() {

@@ -1,7 +1,6 @@
 //! The page of a log of window estimates: the same documents as for moments, of the one estimate
 //! that the log holds.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,8 +9,11 @@ use hushflow_mechanism::epochs::Schedule;
 use serde_json::{Value, json};
 
 use super::choice::{COMPARED_KEYS, SeriesChoice};
-use super::readings::{EpochRange, KeptDocuments, ReadingsQuery};
-use super::{BACKLOG, LISTED_KEYS, PageProgress, json_document, promise, static_document};
+use super::kept::KeptDocuments;
+use super::readings::{EpochRange, ReadingsQuery};
+use super::{
+    BACKLOG, LISTED_KEYS, PageProgress, json_document, kept_document, promise, static_document, unknown_page,
+};
 use crate::estimates::{ESTIMATORS, Intervals, Plot};
 use crate::follow::{StopFlag, Subject};
 use crate::http::{HttpAnswer, HttpRequest, HttpStatus};
@@ -61,11 +63,7 @@ impl WindowPageHandler {
             "/events" => self
                 .stream(request)
                 .map(|stream| HttpAnswer::Events(Box::new(move |events| stream.send(events)))),
-            path => {
-                return static_document(path).unwrap_or_else(|| {
-                    HttpAnswer::Refused(HttpStatus::NotFound, "there is no such page: go to /".into())
-                });
-            }
+            path => return static_document(path).unwrap_or_else(unknown_page),
         };
         answered.unwrap_or_else(|why| HttpAnswer::Refused(HttpStatus::BadRequest, why))
     }
@@ -158,14 +156,9 @@ impl WindowPageHandler {
         let names: Vec<_> = series.iter().map(|choice| choice.name.as_str()).collect();
         let name = format!("{keys:?} {names:?} {range:?}");
         let reach = Intervals::default().count_reach();
-        let query = ReadingsQuery { subject: self.subject(), keys, series, range, reach };
-        let published = self.progress.published();
-        let compute = || query.compute(&self.contents.directory, published);
-        Ok(match self.kept.get(&name, published, compute) {
-            Ok(text) => HttpAnswer::Document("application/json", Cow::Owned(text.to_string())),
-            // The serving process reports the cause to its operator.
-            Err(_) => HttpAnswer::Refused(HttpStatus::Unavailable, "the log can't be read".into()),
-        })
+        let (directory, subject) = (self.contents.directory.clone(), self.subject());
+        let query = ReadingsQuery { directory, subject, keys, series, range, reach };
+        Ok(kept_document(&self.kept, &name, self.progress.published(), query))
     }
 
     /// Returns the stream that a client requests, or why it is refused.

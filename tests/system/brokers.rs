@@ -193,12 +193,13 @@ fn a_redis_stream_that_was_reset_is_refused() {
     other.redis(&["SET", "rows", "no stream"]);
     finish(&mut run(&pipeline, &case.state(), 1)).failed(1, &["WRONGTYPE"]);
     other.redis(&["CONFIG", "SET", "requirepass", "hidden"]);
-    finish(&mut run(&pipeline, &case.state(), 1)).failed(1, &["NOAUTH"]);
+    finish(&mut run(&pipeline, &case.state(), 1))
+        .failed(1, &["NOAUTH Authentication required: add password_env or password_file"]);
     case.lab.write("password", "mistaken\n");
     let wrong = named("stream = 'rows'", "stream = 'rows'\npassword_file = 'password'");
     let ended = finish(&mut run(&wrong, &case.state(), 1));
     assert!(!ended.err.contains("mistaken"), "{}", ended.err);
-    ended.failed(1, &["WRONGPASS"]);
+    ended.failed(1, &["WRONGPASS", "see password_file"]);
 }
 
 pub(crate) fn create_stream(port: u16) {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::harness::{Ended, Lab, finish, hushflow, run, sums};
+use crate::servers::{Client, Server, free_port, installed};
 
 /// Hourly rows of 40 days from 2020-03-01: event, arrival an hour later, key, and two values whose
 /// ranges do not meet.
@@ -316,4 +317,55 @@ fn check_reports_a_charge_that_the_ledger_refuses() {
     let report = check(&budget(&lab, "0.5"));
     assert_eq!((report.code, kinds(&report.json()[0])), (Some(4), vec!["ledger"]));
     assert!(!lab.path("ledger").exists());
+}
+
+/// Each sink is tried, and nothing is written to it.
+#[test]
+fn sinks_are_tried_and_nothing_is_written_to_them() {
+    let servers = Lab::new();
+    let [redis, nats] = ["redis-server", "nats-server"].map(installed);
+    let redis = redis.map(|program| {
+        Server::redis_with(program, &servers.path(""), &["--requirepass hidden-password".into()])
+    });
+    let nats = nats.map(|program| Server::nats(program, &servers.path("nats")));
+    let check = |sinks: &str, password: &str| {
+        let views = "views = [{ name = 'v', workload = 'prefix' }]";
+        let case = Case::new("name = 'people'", &format!("name = 'people'\n{views}\nsinks = [{sinks}]"));
+        let mut command = hushflow(["check", "--json"]);
+        let ended = finish(command.arg(&case.pipeline).env("SECRET_OF_SINK", password));
+        let names = std::fs::read_dir(case.lab.path(".")).expect("a directory");
+        assert_eq!(names.count(), 2, "it writes nothing");
+        assert!(!format!("{}{}", ended.out, ended.err).contains("hidden-"), "{}", ended.err);
+        ended
+    };
+    let file = "{ path = 'out/new/releases.ndjson', rotate = '10 epochs' }";
+    let ended = check(file, "").succeeded();
+    assert!(ended.err.contains("each sink was tried, and nothing was written to it"), "{}", ended.err);
+    let nobody = free_port();
+    let ended = check(&format!("{file}, {{ path = 'redis://127.0.0.1:{nobody}', stream = 's' }}"), "");
+    let report = ended.json().remove(0);
+    assert_eq!(kinds(&report), ["unusable sink"], "{report}");
+    assert!(
+        report["problems"][0]["message"].to_string().contains(&format!("redis://127.0.0.1:{nobody} s: "))
+    );
+    ended.failed(4, &["a run would publish, but not to every sink"]);
+    if let Some(server) = &redis {
+        let sink = format!(
+            "{{ path = 'redis://127.0.0.1:{}', stream = 's', password_env = 'SECRET_OF_SINK' }}",
+            server.port
+        );
+        let ended = check(&sink, "hidden-mistake");
+        let report = ended.json().remove(0);
+        assert!(report["problems"][0]["message"].to_string().contains("see password_env"), "{report}");
+        ended.failed(4, &["not to every sink"]);
+        check(&sink, "hidden-password").succeeded();
+        let mut client = Client::new(server.port);
+        assert_eq!(client.redis(&["AUTH", "hidden-password"]), "+OK");
+        assert_eq!(client.redis(&["DBSIZE"]), ":0");
+    }
+    if let Some(server) = &nats {
+        check(&format!("{{ path = 'nats://127.0.0.1:{}', stream = 's' }}", server.port), "").succeeded();
+        let found = Client::nats(server.port).nats_ask("$JS.API.STREAM.INFO.s", "", "");
+        assert!(found.contains("stream not found"), "{found}");
+    }
 }

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::harness::{Lab, Stream, answer, await_until, finish, hushflow, run, send, served, stop, wait};
+use crate::servers::free_port;
 
 const PIPELINE: &str = "name = 'probed'
 source = { path = '-', format = 'csv' }
@@ -79,6 +80,29 @@ fn a_run_has_a_deadline_of_its_own_unless_epochs_come_at_any_time() {
     }
 }
 
+/// A server that was never reached is named, and its first connection makes the run ready.
+#[test]
+fn a_run_is_ready_once_its_sources_are_connected() {
+    let lab = Lab::new();
+    let closed = free_port();
+    let path = format!("path = 'tcp://127.0.0.1:{closed}'");
+    let pipeline = lab.write("p.toml", PIPELINE.replace("path = '-'", &path));
+    let mut command = run(&pipeline, &lab.path("state"), 1);
+    let mut child = command.args(["--metrics", "127.0.0.1:0"]).spawn().unwrap();
+    let (address, _rest) = served(&mut child);
+    let source = format!("a source was never connected: tcp://127.0.0.1:{closed}: can't be reached:");
+    await_until("an attempt fails", || ask(&address, "GET", "/readyz").1.starts_with(&source));
+    assert_eq!(ask(&address, "GET", "/healthz").0, 200);
+    assert!(ask(&address, "GET", "/metrics").1.contains("\nhushflow_ready 0\n"));
+    let listener = TcpListener::bind(("127.0.0.1", closed)).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    await_until("it is connected", || ask(&address, "GET", "/readyz").1.starts_with("starting: "));
+    peer.write_all(b"time,x\n2020-01-01T00:00:01Z,0.125\n").unwrap();
+    await_until("the first row makes it ready", || is_ready(&address));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 #[test]
 fn a_page_is_ready_once_it_has_read_the_log() {
     let lab = Lab::new();
@@ -103,6 +127,15 @@ fn a_page_is_ready_once_it_has_read_the_log() {
             await_until("no epoch comes", || !is_ready(&address));
         }
         assert_eq!(is_ready(&address), !becomes_late, "{deadline}: {}", ask(&address, "GET", "/readyz").1);
+        // Readers of events take all connections but those of probes.
+        let request = format!("GET /events HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        let readers: Vec<_> =
+            (0..if deadline == "1h" { 64 } else { 0 }).map(|_| send(&address, &request)).collect();
+        if !readers.is_empty() {
+            await_until("readers have all connections", || ask(&address, "HEAD", "/").0 == 503);
+            assert!(ask(&address, "GET", "/about").1.contains("too many are connected"));
+            assert_eq!([ask(&address, "GET", "/healthz").0, ask(&address, "GET", "/readyz").0], [200, 200]);
+        }
         stop(&child);
         wait(child).succeeded();
     }

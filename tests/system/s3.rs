@@ -374,5 +374,5 @@ fn a_store_that_refuses_the_key_ends_a_run() {
     });
     let ended = finish(&mut run(&case.pipeline("s3://logs/in/*.csv", port, ""), &case.state(), 1));
     assert!(!ended.err.contains(SECRET), "{}", ended.err);
-    ended.failed(1, &["s3://logs/in/*.csv: the store refuses this access key"]);
+    ended.failed(1, &["s3://logs/in/*.csv: the store refuses this access key: check user and password_"]);
 }

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::harness::{Lab, Random, Stream, answer, finish, hushflow, run, send, served, stop, tail, wait};
+use crate::harness::{
+    Lab, Random, Stream, answer, await_until, finish, hushflow, run, send, served, stop, tail, wait,
+};
 
 const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
 
@@ -74,16 +76,41 @@ fn only_one_of_two_followers_writes_the_same_files() {
     }
 }
 
-/// A service may show the directory before the run that creates it.
+/// A service may show the directory before the run that creates it. Until then it is alive, not
+/// ready, and says so.
 #[test]
 fn a_directory_is_shown_as_a_page() {
     let (_lab, [alone, _], state) = case();
-    let mut child =
-        serve(&state, &["--web", "127.0.0.1:0"]).stderr(Stdio::piped()).spawn().expect("it starts");
+    let start = || {
+        let mut child =
+            serve(&state, &["--web", "127.0.0.1:0"]).stderr(Stdio::piped()).spawn().expect("it starts");
+        let (address, lines) = served(&mut child);
+        (child, address, lines)
+    };
+    let ask = |address: &str, path: &str| {
+        answer(send(address, &format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")))
+    };
+    let (child, address, _lines) = start();
+    for (path, status, part) in [
+        ("/healthz", "200", "alive"),
+        ("/readyz", "503", "no release yet: no run has created the log"),
+        ("/newest", "200", "\"epoch\":null"),
+        ("/", "200", "No release yet"),
+        ("/about", "503", "no release yet"),
+        ("/nowhere", "404", "go to /"),
+    ] {
+        let (head, body) = ask(&address, path);
+        assert!(head.contains(status) && body.contains(part), "{path}: {head}\n{body}");
+    }
     finish(&mut run(&alone, &state, 1)).succeeded();
-    let (address, _lines) = served(&mut child);
-    let (head, about) = answer(send(&address, "GET /about HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"));
+    await_until("it is ready", || ask(&address, "/readyz").0.contains("200"));
+    let (head, about) = ask(&address, "/about");
     assert!(head.starts_with("HTTP/1.1 200") && about.contains("\"horizon\":40"), "{head}\n{about}");
+    stop(&child);
+    wait(child).succeeded();
+    // A stop ends one that still waits.
+    fs::remove_dir_all(&state).expect("a directory");
+    let (child, ..) = start();
     stop(&child);
     wait(child).succeeded();
 }

@@ -5,12 +5,16 @@ mod listed;
 pub(super) mod tables;
 mod writer;
 
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::Access;
+
 use super::{
-    AllowedFormats, FileCut, Origin, OriginRequest, PositionParts, PositionTag, SinkConfig, SinkTarget,
-    SourceConfig, SourceError, System, SystemSection, TextField,
+    AllowedFormats, FileCut, Origin, OriginRequest, PositionParts, PositionTag, RequestError, SinkConfig,
+    SinkTarget, SourceConfig, SourceError, System, SystemSection, TextField,
 };
 use crate::control::Control;
 use crate::document::definition::{FieldDefinition, FieldType, Word, forms, word};
@@ -319,6 +323,13 @@ impl SinkConfig for ReleaseFile {
     fn target(&self, _control: &Control) -> SinkTarget {
         SinkTarget::Lines(Box::new(writer::ReleaseFileWriter::new(self.clone())))
     }
+
+    fn probe(&self, _control: &Control) -> Result<(), RequestError> {
+        match self.path.exists() {
+            true => Ok(File::options().append(true).open(&self.path).map(drop)?),
+            false => probe_directory(self.path.parent().unwrap_or(&self.path)),
+        }
+    }
 }
 
 impl SinkConfig for RangeDirectory {
@@ -329,6 +340,24 @@ impl SinkConfig for RangeDirectory {
     fn target(&self, _control: &Control) -> SinkTarget {
         SinkTarget::Records(Box::new(tables::RangeWriter::new(self.clone())))
     }
+
+    fn probe(&self, _control: &Control) -> Result<(), RequestError> {
+        probe_directory(&self.directory)
+    }
+}
+
+/// Checks that files can be created in a directory, or the directory itself if it is missing.
+fn probe_directory(directory: &Path) -> Result<(), RequestError> {
+    let mut existing = directory;
+    while let Some(parent) = existing.parent().filter(|_| !existing.exists()) {
+        existing = parent;
+    }
+    let existing = if existing.as_os_str().is_empty() { Path::new(".") } else { existing };
+    if existing.is_file() {
+        return Err(io::Error::from(io::ErrorKind::NotADirectory).into());
+    }
+    let needed = Access::WRITE_OK | Access::EXEC_OK;
+    Ok(rustix::fs::access(existing, needed).map_err(io::Error::from)?)
 }
 
 #[cfg(test)]

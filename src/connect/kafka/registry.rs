@@ -124,7 +124,14 @@ impl Registry {
                 found.map(Some).map_err(|_| transient(format!("{}: the answer is not a schema", self.name())))
             }
             404 => Ok(None),
-            401 | 403 => Err(refusal(self.name(), "the schema registry refuses the user or the password")),
+            401 | 403 => {
+                let hint = match &self.server.login.password {
+                    Some(password) => format!("see registry_user and {}", password.field()),
+                    None => "add registry_user, and registry_password_env or registry_password_file".into(),
+                };
+                let words = format!("the schema registry refuses the user or the password: {hint}");
+                Err(refusal(self.name(), &words))
+            }
             _ => Err(transient(format!("{}: the schema registry answers with status {status}", self.name()))),
         }
     }

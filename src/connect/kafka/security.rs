@@ -113,7 +113,13 @@ impl ConnectionNotes {
     pub(super) fn refusal(&self) -> Option<RequestError> {
         let note = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         match reason(&note)? {
-            Reason::Login(words) => Some(self.refused(words)),
+            Reason::Login(words) => {
+                let words = format!("{words}: {}, and sasl", self.topic.server.login.hint());
+                Some(self.refused(&words))
+            }
+            Reason::Mechanism => {
+                Some(self.refused("the server does not offer this mechanism: choose another one in sasl"))
+            }
             Reason::Tls(words) => {
                 let diagnosed = diagnosed(&self.topic.server, &note, &self.control).map(RequestError::from);
                 diagnosed.or_else(|| words.map(|words| self.refused(&words)))
@@ -139,6 +145,7 @@ impl ConnectionNotes {
 /// Cause of a library message that a person must fix.
 enum Reason {
     Login(&'static str),
+    Mechanism,
     /// A fault of TLS, with the library's reason if it names a certificate.
     Tls(Option<String>),
 }
@@ -150,7 +157,7 @@ fn reason(note: &str) -> Option<Reason> {
         return None;
     }
     if note.contains("mechanism handshake failed") {
-        return Some(Reason::Login("the server does not offer this mechanism: choose another one in sasl"));
+        return Some(Reason::Mechanism);
     }
     if note.contains("SASL authentication error") || note.contains("Authentication failed") {
         return Some(Reason::Login("the server refuses the user or the password"));
@@ -219,6 +226,7 @@ mod tests {
         let check = |note: &str, expected: Option<&str>| {
             let found = reason(note).map(|reason| match reason {
                 Reason::Login(words) => words.into(),
+                Reason::Mechanism => "another one in sasl".into(),
                 Reason::Tls(words) => words.unwrap_or_default(),
             });
             assert_eq!(found.is_some(), expected.is_some(), "{note}");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::connection::TopicConsumer;
 use super::group::GroupOffsets;
 use super::partitions::{FoundPartitions, TopicPartition, TopicPartitions};
 use super::registry::Registry;
@@ -14,8 +15,8 @@ use crate::connect::origin::{CommitListener, Partitioning};
 use crate::connect::wire::{BrokerServer, stream};
 use crate::connect::writer::StreamOutlet;
 use crate::connect::{
-    AllowedFormats, Origin, OriginRequest, Partitions, SinkConfig, SinkTarget, SourceConfig, SourceError,
-    SystemSection, report_broker,
+    AllowedFormats, Origin, OriginRequest, Partitions, RequestError, SinkConfig, SinkTarget, SourceConfig,
+    SourceError, SystemSection, report_broker,
 };
 use crate::control::Control;
 use crate::format::Format;
@@ -149,6 +150,10 @@ impl SinkConfig for Topic {
 
     fn target(&self, control: &Control) -> SinkTarget {
         StreamOutlet::target(writer::TopicWriter::new(self, control))
+    }
+
+    fn probe(&self, control: &Control) -> Result<(), RequestError> {
+        TopicConsumer::open(self, 1, control)?.partitions(control).map(drop)
     }
 }
 

@@ -117,9 +117,14 @@ impl NatsConnection {
 
     /// The failure that the server states in these words.
     fn failure(&self, words: &str) -> RequestError {
-        let lasting = ["Authorization", "Authentication", "Permissions", "Maximum Payload"];
-        match lasting.iter().any(|word| words.contains(word)) {
-            true => refusal(self.stream.name(), words.trim_matches([' ', '\''])),
+        let is_one_of = |parts: &[&str]| parts.iter().any(|part| words.contains(part));
+        let words = words.trim_matches([' ', '\'']);
+        if is_one_of(&["Authorization", "Authentication"]) {
+            let hint = self.stream.login.hint(&self.stream.server.login);
+            return refusal(self.stream.name(), &format!("{words}: {hint}"));
+        }
+        match is_one_of(&["Permissions", "Maximum Payload"]) {
+            true => refusal(self.stream.name(), words),
             false => transient(words),
         }
     }

@@ -46,6 +46,19 @@ impl NatsLogin {
         way.unwrap_or_default()
     }
 
+    /// Names the fields to look at after a refused login.
+    pub(super) fn hint(&self, login: &Login) -> String {
+        match self {
+            NatsLogin::Password if login.user.is_none() => {
+                "add user and password_env, token_env, nkey_env or credentials_env (or …_file)".into()
+            }
+            NatsLogin::Password => login.hint(),
+            NatsLogin::Token(secret) | NatsLogin::Nkey(secret) | NatsLogin::Credentials(secret) => {
+                format!("see {}", secret.field())
+            }
+        }
+    }
+
     /// Returns the secret that is sent unchanged, if any. Keys are not sent: they sign.
     pub(super) fn sent(&self, login: &Login) -> Option<&'static str> {
         match self {

@@ -157,6 +157,14 @@ impl SinkConfig for NatsSink {
     fn target(&self, control: &Control) -> SinkTarget {
         StreamOutlet::target(writer::NatsWriter::new(&self.stream, &self.subject, control))
     }
+
+    fn probe(&self, control: &Control) -> Result<(), RequestError> {
+        match connection::NatsConnection::open(&self.stream, control)?.facts() {
+            // The writer creates it.
+            Err(RequestError::NoStream) => Ok(()),
+            facts => facts.map(drop),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -36,6 +36,9 @@ const TRANSIENT: [&str; 5] = ["08", "40", "53", "55P03", "57"];
 /// Error code: no access rule admits the client.
 const INVALID_AUTHORIZATION: &str = "28000";
 
+/// Error code: the password is wrong.
+const INVALID_PASSWORD: &str = "28P01";
+
 /// Error code: two sinks write the same epoch.
 const UNIQUE_VIOLATION: &str = "23505";
 
@@ -43,8 +46,9 @@ const UNIQUE_VIOLATION: &str = "23505";
 pub(super) struct DatabaseConnection {
     /// Name of the database and its table for messages.
     name: String,
-    /// How the connection is encrypted, for hints.
+    /// How the connection is encrypted, and the fields of the login, for hints.
     tls: Option<TlsClient>,
+    login: String,
     pub(super) wire: ServerConnection,
     /// The body of the last message that was read whole.
     pub(super) body: Vec<u8>,
@@ -63,8 +67,8 @@ pub(super) type TextRow = Vec<Option<String>>;
 impl DatabaseConnection {
     pub(super) fn open(database: &Database, name: String, control: &Control) -> Result<Self, RequestError> {
         let wire = encrypted(database, &name, database.server.connect_plainly(control)?)?;
-        let tls = database.server.tls.clone();
-        let mut connection = DatabaseConnection { name, tls, wire, body: Vec::new() };
+        let (tls, login) = (database.server.tls.clone(), database.server.login.hint());
+        let mut connection = DatabaseConnection { name, tls, login, wire, body: Vec::new() };
         connection.log_in(database, control)?;
         connection.wire = connection.wire.with_timeout(TIMEOUT);
         Ok(connection)
@@ -185,19 +189,20 @@ impl DatabaseConnection {
         refusal(self.name.clone(), words)
     }
 
-    /// Returns a hint about a setting that may be missing if the server refuses a login by its
-    /// access rules. The server has one code for all of these refusals, and its messages may be in
-    /// any language.
-    fn hint(&self, code: &str, message: &str) -> &'static str {
+    /// Returns a hint about a setting that may be wrong if the server refuses the password, or
+    /// missing if it refuses a login by its access rules. The server has one code for all of these
+    /// refusals, and its messages may be in any language.
+    fn hint(&self, code: &str, message: &str) -> String {
         match &self.tls {
-            _ if code != INVALID_AUTHORIZATION => "",
+            _ if code == INVALID_PASSWORD => format!(": {}", self.login),
+            _ if code != INVALID_AUTHORIZATION => String::new(),
             None if message.contains("pg_hba.conf") => {
-                ": if it admits encrypted connections alone, add tls = true"
+                ": if it admits encrypted connections alone, add tls = true".into()
             }
             Some(TlsClient { identity: None, .. }) => {
-                ": if it requires a client certificate, set tls_certificate and tls_key"
+                ": if it requires a client certificate, set tls_certificate and tls_key".into()
             }
-            _ => "",
+            _ => format!(": {}", self.login),
         }
     }
 

@@ -178,6 +178,10 @@ impl SinkConfig for TableSink {
     fn target(&self, control: &Control) -> SinkTarget {
         SinkTarget::Records(Box::new(TableWriter::new(self, control)))
     }
+
+    fn probe(&self, control: &Control) -> Result<(), RequestError> {
+        TableWriter::new(self, control).probe()
+    }
 }
 
 #[cfg(test)]

@@ -52,13 +52,25 @@ impl TableWriter {
         TableWriter { sink: sink.clone(), control: control.clone(), connection: None }
     }
 
-    /// Creates the table, unless it is there and has its columns.
-    fn prepare(&self, connection: &mut DatabaseConnection) -> Result<(), RequestError> {
-        let (quoted, table) = (self.sink.table.quoted(), escape_literal(&self.sink.table.quoted()));
+    /// Connects, and checks the table if it is there.
+    pub(super) fn probe(&self) -> Result<(), RequestError> {
+        let mut connection = self.connect()?;
+        if self.has_table(&mut connection)? { self.check(&mut connection) } else { Ok(()) }
+    }
+
+    fn connect(&self) -> Result<DatabaseConnection, RequestError> {
+        DatabaseConnection::open(&self.sink.database, SinkConfig::name(&self.sink), &self.control)
+    }
+
+    fn has_table(&self, connection: &mut DatabaseConnection) -> Result<bool, RequestError> {
+        let table = escape_literal(&self.sink.table.quoted());
         let found = connection.query(&format!("SELECT to_regclass({table})"))?;
-        if found.into_iter().flatten().flatten().next().is_none() {
-            connection.query(&format!("CREATE TABLE IF NOT EXISTS {quoted} ({})", definition()))?;
-        }
+        Ok(found.into_iter().flatten().flatten().next().is_some())
+    }
+
+    /// Refuses a table without the columns and the key that are written.
+    fn check(&self, connection: &mut DatabaseConnection) -> Result<(), RequestError> {
+        let table = escape_literal(&self.sink.table.quoted());
         let columns = connection.query(&format!(
             "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute \
              WHERE attrelid = {table}::regclass AND attnum > 0 AND NOT attisdropped"
@@ -139,9 +151,12 @@ impl TableWriter {
 impl Outlet<[EstimateRecord]> for TableWriter {
     fn open(&mut self) -> Result<OutletContent, RequestError> {
         self.connection = None;
-        let name = SinkConfig::name(&self.sink);
-        let mut connection = DatabaseConnection::open(&self.sink.database, name, &self.control)?;
-        self.prepare(&mut connection)?;
+        let mut connection = self.connect()?;
+        if !self.has_table(&mut connection)? {
+            let table = self.sink.table.quoted();
+            connection.query(&format!("CREATE TABLE IF NOT EXISTS {table} ({})", definition()))?;
+        }
+        self.check(&mut connection)?;
         let last = self.last(&mut connection)?;
         self.connection = Some(connection);
         Ok(OutletContent { whole: last.as_ref().map_or(0, |last| last.epoch), last })

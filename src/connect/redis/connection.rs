@@ -62,7 +62,10 @@ impl RedisConnection {
     fn log_in(&mut self, parts: &[&str]) -> Result<(), RequestError> {
         self.send(parts)?;
         match self.value(&mut AnswerAllowance { parts: PARTS, bytes: TEXT }, DEPTH)? {
-            RedisValue::Error(words) => Err(self.refused(&without_credentials(&words))),
+            RedisValue::Error(words) => {
+                let words = without_credentials(&words);
+                Err(self.refused(&format!("{words}: {}", self.stream.server.login.hint())))
+            }
             _ => Ok(()),
         }
     }
@@ -107,7 +110,19 @@ impl RedisConnection {
         }
     }
 
+    /// Asks for the stream, which may not be there yet.
+    pub(super) fn probe(&mut self) -> Result<(), RequestError> {
+        match self.facts() {
+            Err(RequestError::NoStream) => Ok(()),
+            facts => facts.map(drop),
+        }
+    }
+
     fn refused(&self, words: &str) -> RequestError {
+        if words.starts_with("NOAUTH") {
+            let words = format!("{}: {}", words.trim_end_matches('.'), self.stream.server.login.hint());
+            return refusal(self.stream.name(), &words);
+        }
         match TRANSIENT.iter().any(|code_start| words.starts_with(code_start)) {
             true => transient(words),
             false => refusal(self.stream.name(), words),

@@ -158,6 +158,10 @@ impl SinkConfig for RedisSink {
     fn target(&self, control: &Control) -> SinkTarget {
         StreamOutlet::target(writer::RedisWriter::new(&self.stream, self.keep, control))
     }
+
+    fn probe(&self, control: &Control) -> Result<(), RequestError> {
+        connection::RedisConnection::open(&self.stream, control)?.probe()
+    }
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use crate::connect::files::tables::{RangeWriter, TABLE_FORMATS, TableFormat};
 use crate::connect::files::{Rotation, agrees, rotation};
 use crate::connect::security::{Login, holds_secret};
 use crate::connect::{
-    AllowedFormats, Origin, OriginRequest, SinkConfig, SinkTarget, SourceConfig, SourceError, SystemSection,
-    report_sink, report_source,
+    AllowedFormats, Origin, OriginRequest, RequestError, SinkConfig, SinkTarget, SourceConfig, SourceError,
+    SystemSection, report_sink, report_source,
 };
 use crate::control::Control;
 use crate::format::Format;
@@ -185,6 +185,10 @@ impl SourceConfig for ObjectSource {
 }
 
 impl SinkConfig for ObjectSink {
+    fn probe(&self, control: &Control) -> Result<(), RequestError> {
+        BucketClient::new(&self.bucket, self.name(), control).list(&self.folder).map(drop)
+    }
+
     fn name(&self) -> String {
         address(&self.bucket, &self.folder, "")
     }

@@ -31,9 +31,6 @@ pub(super) const CHUNK: u64 = 4 << 20;
 /// Maximum number of objects of a folder that are listed.
 const MAX_OBJECTS: usize = 1_000_000;
 
-const KEY_REFUSED: &str = "the store refuses this access key: check user and password_file (or AWS_ACCESS_KEY_ID), what the key may \
-                           do in the bucket, and the clock of this machine";
-
 /// A client of a bucket. It connects at its first request.
 pub(super) struct BucketClient {
     bucket: Bucket,
@@ -229,12 +226,24 @@ impl BucketClient {
         match error {
             Failure::NotFound { .. } => ObjectError::Missing,
             Failure::Precondition { .. } | Failure::AlreadyExists { .. } => ObjectError::Changed,
-            Failure::PermissionDenied { .. } | Failure::Unauthenticated { .. } => refused(KEY_REFUSED),
+            Failure::PermissionDenied { .. } | Failure::Unauthenticated { .. } => {
+                refused(&self.refused_key())
+            }
             Failure::InvalidPath { .. } | Failure::NotSupported { .. } | Failure::NotImplemented { .. } => {
                 refused(&error.to_string())
             }
             _ => ObjectError::Other(self.failure(error)),
         }
+    }
+
+    fn refused_key(&self) -> String {
+        let fields = match &self.bucket.login.password {
+            Some(password) => format!("user and {}", password.field()),
+            None => "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY".into(),
+        };
+        format!(
+            "the store refuses this access key: check {fields}, what the key may do in the bucket, and the clock of this machine"
+        )
     }
 
     /// Explains a failed connection or an answer that is an error.
@@ -251,7 +260,7 @@ impl BucketClient {
         let text = text.split_once(": <").map_or(text.as_str(), |(before, _)| before);
         // The client has no error kind for refused lists.
         if ["code: 401", "code: 403"].iter().any(|status| text.contains(status)) {
-            return refusal(self.name.clone(), KEY_REFUSED);
+            return refusal(self.name.clone(), &self.refused_key());
         }
         let words: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
         transient(words)

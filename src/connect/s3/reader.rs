@@ -64,6 +64,7 @@ pub(super) fn open(
     let known = objects.iter().map(|object| object.key.clone()).collect();
     let control = opening.control.clone();
     let client = BucketClient::new(&source.bucket, source.name(), &control);
+    control.await_connection(&client.name);
     Ok(Box::new(Arc::new(Objects {
         source: source.clone(),
         format: opening.shape.format,

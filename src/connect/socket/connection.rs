@@ -87,6 +87,9 @@ impl PeerConnections {
                 "{socket}: everybody who reaches this address can write records: give the source a key or tls_client_roots"
             ));
         }
+        if listener.is_none() {
+            control.await_connection(&socket.to_string());
+        }
         Ok(PeerConnections {
             socket: socket.clone(),
             listener,

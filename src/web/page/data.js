@@ -3,9 +3,6 @@
 /// Most epochs of a chart that grows; then every second one is dropped.
 const MOST_EPOCHS = 1000;
 
-/// How often the overview of a growing log is read again, in milliseconds.
-const AGAIN = 5000;
-
 /// The request of a state: the view, keys, series and epochs.
 function queryOf(state, of) {
   const query = new URLSearchParams();
@@ -128,13 +125,10 @@ function thin(readings, keep) {
 }
 
 let stream = null;
-let again = 0;
 
 function leave() {
   stream?.close();
   stream = null;
-  clearTimeout(again);
-  again = 0;
 }
 
 /// Follows the keys of a state from an epoch on.
@@ -162,7 +156,10 @@ function follow(state, since, take) {
 const ended = () => status("ended", "complete: the last epoch has been published");
 
 /// How often the server is asked for the newest epoch, in milliseconds.
-const WATCH = 10_000;
+const WATCH = 500;
+
+/// Seconds after which the newest epoch is not called live, but up to date.
+const LIVE = 60;
 
 /// The newest epoch, when it came by the clock of this machine, and how many seconds after it the
 /// next one is late. Null before the server has said.
@@ -175,16 +172,28 @@ function status(state, text) {
   drawStatus();
 }
 
-/// Shows the state of the connection and the age of the newest epoch.
+/// The last epoch that is shown; null before any.
+function shownEpoch() {
+  if (detail !== null) return detail.newest?.[0].epoch ?? null;
+  return overview === null || overview.query.has("to") ? null : overview.readings.to;
+}
+
+/// Shows the state of the connection, and the age of the newest epoch and of the one that is shown.
 function drawStatus() {
   const age = isNumber(newest?.at) ? Math.max((Date.now() - newest.at) / 1000, 0) : null;
-  const isLate = stated.state === "live" && isNumber(newest?.due) && age !== null && age > newest.due;
-  const { state, text } = isLate ? { state: "late", text: "late" } : stated;
+  const shown = shownEpoch();
+  const isLive = stated.state === "live";
+  const isLate = isLive && isNumber(newest?.due) && age !== null && age > newest.due;
+  const isBehind = shown !== null && isNumber(newest?.epoch) && shown < newest.epoch;
+  const isOld = isLive && age !== null && age > LIVE;
+  const { state, text } = isLate ? { state: "late", text: "late" } : isLive && isBehind ? { state: "behind", text: "catching up" }
+    : isOld ? { state: "live", text: "up to date" } : stated;
   $("status").dataset.state = state;
   // Screen readers read each change.
   if ($("status").textContent !== text) $("status").textContent = text;
   const due = isLate ? `, and the next was due after ${span(newest.due)} at most` : "";
-  $("age").textContent = age === null ? "" : `newest epoch ${newest.epoch}, published ${span(age)} ago${due}`;
+  const behind = isBehind && stated.state !== "waiting" ? `epoch ${shown} is shown; ` : "";
+  $("age").textContent = age === null ? "" : `${behind}newest epoch ${newest.epoch}, published ${span(age)} ago${due}`;
 }
 
 /// Notes an epoch that has just come.
@@ -197,15 +206,18 @@ async function learnNewest() {
     const { epoch, age, due } = await load("newest", "");
     newest = { epoch, due, at: age === null ? null : Date.now() - 1000 * age };
     drawStatus();
+    catchUp();
   } catch {
-    // The connection for readings says that it is lost.
+    // The stream of a key says it itself.
+    if (overview !== null && detail === null) status("lost", "connection lost, trying again");
   }
 }
 
 function watch() {
   learnNewest();
-  setInterval(() => { if (document.visibilityState === "visible") learnNewest(); }, WATCH);
-  setInterval(drawStatus, 1000);
+  setInterval(() => {
+    if (document.visibilityState === "visible" && stated.state !== "ended") learnNewest(); else drawStatus();
+  }, WATCH);
   document.addEventListener("visibilitychange", () => { if (document.visibilityState === "visible") learnNewest(); });
 }
 

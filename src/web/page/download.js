@@ -1,4 +1,4 @@
-// Downloads of what is shown: numbers as CSV, Parquet and JSON, charts as SVG and PNG.
+// Downloads of what is shown, in its order: numbers as CSV, Parquet and JSON, charts as SVG and PNG.
 
 /// Attributes that a picture takes along, because a file has no style sheet.
 const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linejoin", "stroke-linecap", "font-family", "font-size", "font-weight"];
@@ -14,31 +14,40 @@ const quoted = (value) => {
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 };
 
-/// Readings as rows, in full precision.
-function rowsOf(readings) {
-  const rows = [];
-  for (const own of readings.keys) {
-    readings.of.forEach((of, at) => {
-      const [group, name] = of.split(/:(.*)/s);
-      const { value, lower, upper } = own.series[at];
-      readings.epochs.forEach((epoch, place) => rows.push({ epoch, start: startOf(epoch), key: own.key, statistic: group, of: name,
-        value: value[place], lower: lower[place], upper: upper[place], good: own.good[place] === 1 }));
-    });
-  }
-  return rows;
+/// Places of the page that have downloads: their labels, and the keys and series that they show.
+const PLACES = {
+  overview: { label: "Download these keys:", of: () => ({ readings: overview.readings, keys: overview.shown, series: overview.readings.of }) },
+  trend: { label: "Download this chart:", of: () => ({ ...inDetail(), series: [shownSeries(current())] }) },
+  columns: { label: "Download all of these:", of: () => ({ ...inDetail(), keys: [shownKey(current())], series: detail.readings.of }) },
+};
+
+const inDetail = () => ({ readings: detail.readings, keys: detail.readings.keys.map(({ key }) => key) });
+
+/// What a place shows as rows, in full precision. `clear` is the page's word for each number.
+function rowsOf({ readings, keys, series }) {
+  return keys.flatMap((key) => series.flatMap((of) => {
+    const [group, name] = of.split(/:(.*)/s);
+    const { value, lower, upper, good } = lineOf(readings, key, of);
+    return readings.epochs.map((epoch, at) => ({ epoch, start: startOf(epoch), key, statistic: group, of: name,
+      value: value[at], lower: lower[at], upper: upper[at], clear: good[at] === 1 }));
+  }));
 }
 
-function csvOf(readings) {
-  const titles = ["epoch", "start", "key", "statistic", "of", "value", "lower", "upper", "good"];
-  return [titles, ...rowsOf(readings).map((row) => titles.map((title) => row[title]))].map((row) => row.map(quoted).join(",")).join("\n") + "\n";
+function csvOf(shown) {
+  const titles = ["epoch", "start", "key", "statistic", "of", "value", "lower", "upper", "clear"];
+  return [titles, ...rowsOf(shown).map((row) => titles.map((title) => row[title]))].map((row) => row.map(quoted).join(",")).join("\n") + "\n";
 }
 
-function jsonOf(readings) {
+/// What the rows are and what protects them. Of more epochs than are drawn, one in `step` is there.
+function metadataOf({ readings }) {
   const { name, epsilon, delta, neighbours, guarantee, level } = about;
   const state = current();
-  const view = { estimate: state.estimate ?? about.view.estimate, workload: state.workload ?? about.view.workload };
-  return JSON.stringify({ name, private: about.private, epsilon, delta, neighbours, guarantee, level, ...view, step: readings.step, rows: rowsOf(readings) }, null, 1);
+  const view = { estimate: state.estimate ?? about.view.estimate, workload: state.workload ?? about.workloads[0] };
+  const clear = `false where a chart is pale. ${faintness(shownSeries(state))}`;
+  return { name, private: about.private, epsilon, delta, neighbours, guarantee, level, ...view, step: readings.step, clear };
 }
+
+const jsonOf = (shown) => JSON.stringify({ ...metadataOf(shown), rows: rowsOf(shown) }, null, 1);
 
 /// A copy of a picture with its styles.
 function styled(picture) {
@@ -115,9 +124,11 @@ function pictureOf(place) {
     const names = [...$("legend").children].map((item) => ({ name: item.dataset.key, picture: item.querySelector("svg") }));
     return sheet($("trend-title").textContent, [{ name: "", picture, text: "" }], { columns: 1, width, height, names });
   }
-  const cards = [...$("cards").children].map((item) => ({
+  const [list, title] = place === "columns" ? ["columns", `${$("detail-title").textContent}: ${$("others-title").textContent}`]
+    : ["cards", $("overview-title").textContent];
+  const cards = [...$(list).children].map((item) => ({
     name: item.dataset.name, picture: item.querySelector("svg"), text: item.querySelector(".now").textContent }));
-  return sheet($("overview-title").textContent, cards, { columns: Math.min(cards.length, 6) || 1, width: 190, height: 52 });
+  return sheet(title, cards, { columns: Math.min(cards.length, 6) || 1, width: 190, height: 52 });
 }
 
 /// Draws a picture into pixels, two for each of its own, or fewer where it is very large.
@@ -137,26 +148,33 @@ function pixels({ text, width, height }) {
 
 /// The file of a place of the page in a format.
 async function fileOf(place, kind) {
-  const readings = place === "trend" ? detail.readings : overview.readings;
-  if (kind === "csv") return new Blob([csvOf(readings)], { type: "text/csv" });
-  if (kind === "parquet") return parquetOf(readings);
-  if (kind === "json") return new Blob([jsonOf(readings)], { type: "application/json" });
+  const shown = PLACES[place].of();
+  if (kind === "csv") return new Blob([csvOf(shown)], { type: "text/csv" });
+  if (kind === "parquet") return parquetOf(shown);
+  if (kind === "json") return new Blob([jsonOf(shown)], { type: "application/json" });
   const picture = pictureOf(place);
   if (picture === null) throw new Error("there is no chart yet");
   return kind === "svg" ? new Blob([picture.text], { type: "image/svg+xml" }) : pixels(picture);
 }
 
+/// The name of a file without its extension: what is shown.
+function fileName(place) {
+  const state = current();
+  const { readings, series } = PLACES[place].of();
+  const keys = place !== "overview" ? shownKey(state) : state.q ? `keys-with-${state.q}` : "all-keys";
+  const of = place === "columns" ? series[0].split(":")[0] : shownSeries(state);
+  const parts = [about.name, keys, of, ...(readings.step > 1 ? [`1-epoch-in-${readings.step}`] : [])];
+  return parts.join("-").replace(/[^\p{L}\p{N}._-]+/gu, "_");
+}
+
 function buildDownloads() {
   for (const list of document.querySelectorAll(".downloads")) {
     const place = list.dataset.of;
-    list.append(element("span", "Download what is shown:"));
+    list.append(element("span", PLACES[place].label));
     for (const kind of ["csv", "parquet", "json", "svg", "png"]) {
       const button = element("button", kind === "parquet" ? "Parquet" : kind.toUpperCase(), { type: "button" });
       button.addEventListener("click", async () => {
-        const state = current();
-        const parts = [about.name, place === "trend" ? shownKey(state) : "all-keys", shownSeries(state)];
-        const name = parts.join("-").replace(/[^\p{L}\p{N}._-]+/gu, "_");
-        try { save(`${name}.${kind}`, await fileOf(place, kind)); complain(null); } catch (error) { complain(error.message); }
+        try { save(`${fileName(place)}.${kind}`, await fileOf(place, kind)); complain(null); } catch (error) { complain(error.message); }
       });
       list.append(" ", button);
     }

@@ -17,37 +17,41 @@ async function showOverview(state, of) {
     const readings = await load("readings", query);
     if (loading !== name) return;
     loading = null;
-    overview = { name, readings };
+    overview = { name, query, readings };
   }
   loading = null;
-  if (again === 0) refresh(query);
   drawOverview(current(), of);
+  stateOverview();
 }
 
-/// Reads a growing log again and again while it is looked at.
-function refresh(query) {
+/// Says whether more epochs will be shown.
+function stateOverview() {
   const { readings } = overview;
-  if (readings.to >= about.horizon) { ended(); return; }
   const isEmpty = readings.epochs.length === 0 && readings.keys.length > 0;
-  status(isEmpty ? "waiting" : "live", isEmpty ? "waiting for an epoch" : "live");
-  const { name } = overview;
-  again = setTimeout(async () => {
-    if (overview?.name !== name) return;
-    if (document.visibilityState === "visible") {
-      try {
-        const readings = await load("readings", query);
-        if (overview?.name !== name) return;
-        if (readings.to > overview.readings.to) learnNewest();
-        overview = { name, readings };
-        drawOverview(current(), readings.of[0]);
-      } catch (error) {
-        status("lost", "connection lost, trying again");
-        again = setTimeout(() => refresh(query), AGAIN);
-        return;
-      }
-    }
-    refresh(query);
-  }, AGAIN);
+  if (readings.to >= about.horizon) ended();
+  else if (readings.to >= Number(overview.query.get("to") ?? Infinity)) status("ended", `up to epoch ${readings.to}, as chosen`);
+  else status(isEmpty ? "waiting" : "live", isEmpty ? "waiting for an epoch" : "live");
+}
+
+let isCatchingUp = false;
+
+/// Reads the overview again if the log has grown since.
+async function catchUp() {
+  if (overview === null || detail !== null || isCatchingUp || loading !== null) return;
+  const { name, query, readings } = overview;
+  if (newest.epoch <= readings.to) { if (stated.state === "lost") stateOverview(); return; }
+  isCatchingUp = true;
+  try {
+    const later = await load("readings", query);
+    if (overview?.name !== name || detail !== null) return;
+    overview = { name, query, readings: later };
+    drawOverview(current(), later.of[0]);
+    stateOverview();
+  } catch {
+    if (overview?.name === name) status("lost", "connection lost, trying again");
+  } finally {
+    isCatchingUp = false;
+  }
 }
 
 /// An epoch with its begin.
@@ -82,6 +86,7 @@ function drawOverview(state, of) {
   }
   const wanted = (state.q ?? "").toLowerCase();
   const found = all.filter(({ line }) => line.key.toLowerCase().includes(wanted));
+  overview.shown = found.map(({ line }) => line.key);
   // The total is of another size than its parts, so it does not set their scale.
   const parts = lines.filter((line) => line.key !== about.total || lines.length === 1);
   const isCommon = state.scale !== "own";

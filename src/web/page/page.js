@@ -23,6 +23,9 @@ const MOST_COMPONENTS = 3;
 /// Numbers of epochs that can be shown.
 const SPANS = [7, 30, 90, 365];
 
+/// How often the server is asked for a log that is not there yet, in milliseconds.
+const AWAIT = 1000;
+
 /// The key that was last shown, or null for all keys.
 let shownFor;
 
@@ -32,6 +35,7 @@ let loading = null;
 /// Brings the page to the state of its address. `isStep` if a reader went there within the page,
 /// not by Back, for which the browser restores where the page was scrolled to.
 async function show(isStep = false) {
+  if (correct()) return;
   const wanted = location.hash;
   try {
     const state = current();
@@ -51,8 +55,9 @@ async function show(isStep = false) {
     document.title = `${key !== null && about.by !== null ? `${key}, ` : ""}${about.name} – hushflow`;
     await (key === null ? showOverview(state, of) : showDetail({ ...state, key }, of));
     if (location.hash === wanted && shownFor !== undefined && shownFor !== key) {
-      (key === null ? $("overview-title") : $("detail-title")).focus({ preventScroll: true });
-      if (isStep) scrollTo(0, 0);
+      const title = key === null ? $("overview-title") : $("detail-title");
+      title.focus({ preventScroll: true });
+      if (isStep) scrollToTop(title);
     }
     shownFor = key;
   } catch (error) {
@@ -70,8 +75,25 @@ async function show(isStep = false) {
   }
 }
 
+/// Scrolls to the top of the page, or where that shows little of what follows a title, to the title.
+function scrollToTop(title) {
+  const top = title.getBoundingClientRect().top + scrollY;
+  scrollTo(0, top < innerHeight / 3 ? 0 : top - 8);
+}
+
 /// What to complain of once the page is drawn.
 let excuse = null;
+
+/// Replaces an address with values that can't be shown, and says so. Returns whether it had any.
+function correct() {
+  const faults = faultsOf(location.hash);
+  if (faults.length === 0) return false;
+  excuse = faults.map(({ why }) => why).join(" ");
+  const changes = Object.fromEntries(faults.filter(({ name }) => NAMES.includes(name)).map(({ name }) => [name, LISTS.includes(name) ? [] : null]));
+  history.replaceState(null, "", address(changes));
+  show();
+  return true;
+}
 
 /// Shows the chart without keys of the address that it can't be compared with.
 function goWithout(names, why) {
@@ -152,8 +174,24 @@ function buildControls() {
   $("scale").addEventListener("change", () => go({ scale: $("scale").value }));
 }
 
+/// Waits until there is a log, and says so meanwhile.
+async function released() {
+  for (;;) {
+    try {
+      const { epoch } = await load("newest", "");
+      $("awaited").hidden = epoch !== null;
+      if (epoch !== null) { await learn(new URLSearchParams()); return; }
+      status("waiting", "no release yet");
+    } catch {
+      status("lost", "the server can't be reached, trying again");
+    }
+    await new Promise((done) => setTimeout(done, AWAIT));
+  }
+}
+
 async function begin() {
-  await learn(new URLSearchParams());
+  await released();
+  for (const id of ["promise", "controls", "details"]) $(id).hidden = false;
   buildPromise();
   buildControls();
   buildOverview();
@@ -174,4 +212,4 @@ async function begin() {
   await show();
 }
 
-begin().catch(() => status("lost", "the server can't be reached"));
+begin();

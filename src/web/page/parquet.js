@@ -99,21 +99,20 @@ function parquetFile(columns, metadata) {
   return new Blob([...parts, footer, end.buffer, "PAR1"], { type: "application/vnd.apache.parquet" });
 }
 
-/// Readings as a Parquet file, with the guarantee in its metadata.
-function parquetOf(readings) {
-  const rows = rowsOf(readings);
+/// What a place shows as a Parquet file, with the guarantee in its metadata.
+function parquetOf(shown) {
+  const rows = rowsOf(shown);
   const column = (name, kind, isOptional, meaning, value = (row) => row[name]) =>
     ({ name, kind, isOptional, meaning, values: rows.map((row) => value(row) ?? null) });
   const text = (name) => column(name, "binary", false, UTF8, (row) => row[name] ?? "");
   const number = (name) => column(name, "double", true, undefined, (row) => (isNumber(row[name]) ? row[name] : null));
-  const { name, epsilon, delta, neighbours, guarantee, level } = about;
   const columns = [
     column("epoch", "int64", false),
     ...(about.start === null ? [] : [column("start", "int64", false, TIMESTAMP_MICROS, (row) => microsOf(row.epoch))]),
     text("key"), text("statistic"), text("of"), number("value"), number("lower"), number("upper"),
-    column("good", "boolean", false),
+    column("clear", "boolean", false),
   ];
-  return parquetFile(columns, JSON.stringify({ name, private: about.private, epsilon, delta, neighbours, guarantee, level }));
+  return parquetFile(columns, JSON.stringify(metadataOf(shown)));
 }
 
 /// Microseconds since 1970 at which an epoch begins.

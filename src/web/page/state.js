@@ -22,6 +22,28 @@ function stateOf(hash) {
 
 const current = () => stateOf(location.hash);
 
+/// Words that the parameters with a choice may have.
+const WORDS = { sort: ["name", "level", "change", "signal"], order: ["down", "up"], scale: ["own", "whole"], open: ["newest", "history"] };
+
+/// Values of an address that can't be shown, and what is shown instead.
+function faultsOf(hash) {
+  const faults = [];
+  const add = (name, why) => { if (!faults.some((known) => known.name === name)) faults.push({ name, why }); };
+  const isCount = (text) => /^[0-9]+$/.test(text) && Number(text) >= 1;
+  for (const [name, value] of new URLSearchParams(hash.replace(/^#/, ""))) {
+    if (value === "") continue;
+    if (!NAMES.includes(name)) add(name, `This page knows no “${name}”: that part of the address is left out.`);
+    else if (WORDS[name] && !WORDS[name].includes(value)) {
+      add(name, `There is no ${name} “${value}”, only ${WORDS[name].join(", ")}: the default is shown.`);
+    } else if (["from", "to", "last"].includes(name) && !isCount(value)) {
+      add(name, `${name} is “${value}”, not a whole number from 1 on: the default is shown.`);
+    } else if (name === "from" && Number(value) > Math.max(about.published, newest?.epoch ?? 0, 1)) {
+      add(name, `Epoch ${value} is not published yet: the chart begins where it does without it.`);
+    }
+  }
+  return faults;
+}
+
 /// Returns the address of the current state with these changes.
 function address(changes) {
   const state = { ...current(), ...changes };

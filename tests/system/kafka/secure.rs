@@ -55,8 +55,10 @@ fn users_prove_their_passwords() {
         case.spread("parts", 0, case.rows.len());
         let front = Front::of_users(case.cluster.address(), users, plain());
         let more = format!("user = '{USER}'\npassword_env = 'KAFKA_PASSWORD'\nsasl = '{name}'");
-        read(&case, &front, &more, "wrong secret")
-            .failed(1, &["kafka://", "refuses the user or the password"]);
+        read(&case, &front, &more, "wrong secret").failed(
+            1,
+            &["kafka://", "refuses the user or the password: see user and password_env, and sasl"],
+        );
         let other =
             more.replace(name, if users == Users::Scram256 { "scram-sha-512" } else { "scram-sha-256" });
         read(&case, &front, &other, PASSWORD).failed(1, &["does not offer this mechanism"]);

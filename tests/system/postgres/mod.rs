@@ -309,7 +309,7 @@ fn mistakes_are_refused_and_spend_nothing() {
         "reader:mistaken@",
         "test",
         rows,
-        &["postgres://127.0.0.1", "password authentication failed", "(28P01)"],
+        &["postgres://127.0.0.1", "password authentication failed", "(28P01): see user and password_env"],
     );
     check("guest:guest", "test", rows, &["permission denied for table rows (42501)"]);
     check("reader:correct", "elsewhere", rows, &["database \"elsewhere\" does not exist (3D000)"]);

@@ -151,9 +151,10 @@ fn wrong_certificates_and_passwords_of_redis_are_reported() {
     case.fails(&path, &with("'client.", "'outdated."), &["it refuses our certificate: it has expired"]);
     case.fails(&path, &with("password_file = 'password'", "password_file = 'ca.pem'"), &["is unusable"]);
     case.fails(&path, &with("'password'", "'hidden-gone'"), &["password_file", "No such file"]);
+    case.fails(&path, &with("'password'", "'gone.secret'"), &["password_file names the file", "gone.secret"]);
     case.fails(&path, &with("password_file = 'password'", "password_env = 'HIDDEN'"), &["password_env"]);
     case.lab.write("password", "hidden-but-wrong");
-    case.fails(&path, SECURED, &["WRONGPASS"]);
+    case.fails(&path, SECURED, &["WRONGPASS", "see user and password_file"]);
     case.lab.write("password", PASSWORD);
     let set = |admin: &mut Client, name: &str| {
         let file = |end| file_of(&case.lab.path(""), &format!("{name}.{end}"));
@@ -232,7 +233,7 @@ fn encrypted_jetstream_messages_count_once_through_cuts() {
     wait(run).succeeded();
     assert!(sums(&case.state()) == case.expected, "the sums are not those of a file");
     case.lab.write("password", "hidden-and-wrong");
-    case.fails(&path, SECURED, &["Authorization Violation"]);
+    case.fails(&path, SECURED, &["Authorization Violation: see user and password_file"]);
     let other = SECURED.replace("'ca.pem'", "'stranger.pem'");
     case.fails(&path, &other, &["signed by a trusted root"]);
     let anonymous = "tls = true\ntls_roots = 'ca.pem'\n";

@@ -61,7 +61,7 @@ fn nats_accepts_keys_and_tokens_by_reference() {
     case.lab.write("token", "hidden-token\n");
     accepted(&server, "token_file = 'token'");
     case.lab.write("token", "hidden-mistake\n");
-    refused(&server, "token_file = 'token'", &["Authorization Violation"]);
+    refused(&server, "token_file = 'token'", &["Authorization Violation: see token_file"]);
     server.kill();
 }
 

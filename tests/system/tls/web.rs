@@ -79,6 +79,8 @@ fn https_serves_metrics_events_and_the_page_while_others_are_silent() {
     // A renewed certificate, of another authority, is used without a restart.
     std::fs::copy(lab.path("strange.key"), lab.path("server.key")).unwrap();
     assert!(get(&client, &pages[0], "/").is_ok(), "files that don't fit together yet change nothing");
+    let answer = get(&client, metrics, "/metrics").unwrap();
+    assert!(answer.contains("\nhushflow_certificate_renewals_failed_total 1\n"), "{answer}");
     std::fs::copy(lab.path("strange.pem"), lab.path("server.pem")).unwrap();
     assert!(get(&client, &pages[0], "/").is_err(), "the client does not know the other authority");
     for child in [run, page] {

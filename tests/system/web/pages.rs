@@ -296,35 +296,30 @@ fn what_is_shown_can_be_downloaded() {
     let (_, readings) = site.get("/readings?key=k3&key=k4&of=sd", "");
     let readings: Value = serde_json::from_str(&readings).expect("JSON");
     let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
-    assert_eq!(rows[0], ["epoch", "start", "key", "statistic", "of", "value", "lower", "upper", "good"]);
-    assert_eq!(rows.len(), 1 + 2 * 5 * 20);
+    assert_eq!(rows[0], ["epoch", "start", "key", "statistic", "of", "value", "lower", "upper", "clear"]);
+    assert_eq!(rows.len(), 1 + 2 * 20, "the series of the chart alone");
     assert_eq!(
         (&json["epsilon"], &json["private"], json["rows"].as_array().map(Vec::len)),
-        (&json!(20), &json!(true), Some(200))
+        (&json!(20), &json!(true), Some(40))
     );
+    let clear = browser.evaluate("['k3', 'k4'].flatMap((key) => lineOf(detail.readings, key, 'sd:b').good)");
     for (at, row) in rows[1..].iter().enumerate() {
-        let (key, series, epoch) = (at / 100, at / 20 % 5, at % 20);
-        let own = &readings["keys"][key]["series"][series];
+        let (key, epoch) = (at / 20, at % 20);
+        let own = &readings["keys"][key]["series"][1];
+        assert_eq!(row[8] == "true", clear[at] == 1, "each number is judged by itself: {row:?}");
         for (column, end) in [(5, "value"), (6, "lower"), (7, "upper")] {
             assert_eq!(row[column].parse().ok(), own[end][epoch].as_f64(), "{row:?}");
             assert_eq!(json["rows"][at][end].as_f64(), own[end][epoch].as_f64());
         }
-        assert_eq!(
-            row[..5],
-            [
-                &(epoch + 1).to_string(),
-                row[1],
-                &format!("k{}", key + 3),
-                "sd",
-                ["a", "b", "c", "d", "e"][series]
-            ]
-        );
+        assert_eq!(row[..5], [&(epoch + 1).to_string(), row[1], &format!("k{}", key + 3), "sd", "b"]);
     }
+    let all = String::from_utf8(saved(&mut browser, "columns", "CSV", "stream-k3-sd.csv")).expect("text");
+    assert_eq!(all.lines().count(), 1 + 5 * 20, "the columns of one key");
     saved(&mut browser, "trend", "Parquet", "stream-k3-sd_b.parquet");
     let file = std::fs::File::open(folder.join("stream-k3-sd_b.parquet")).expect("a file");
     let table = SerializedFileReader::new(file).expect("Parquet");
     let found: Vec<_> = table.get_row_iter(None).expect("rows").map(|row| row.expect("a row")).collect();
-    assert_eq!(found.len(), 200);
+    assert_eq!(found.len(), 40);
     for (row, expected) in found.iter().zip(&rows[1..]) {
         let texts: Vec<String> = row
             .get_column_iter()
@@ -362,6 +357,14 @@ fn what_is_shown_can_be_downloaded() {
     let csv = String::from_utf8(saved(&mut browser, "overview", "CSV", "stream-all-keys-mean_a.csv"))
         .expect("text");
     assert_eq!(csv.lines().count(), 1 + 8 * 20);
+    browser.evaluate("location.hash = '#of=mean:a&q=k&sort=level'; 1");
+    browser.await_true("$('cards').children.length === 7");
+    let order = browser.evaluate("[...$('cards').children].map(({ dataset }) => dataset.name)");
+    let csv = String::from_utf8(saved(&mut browser, "overview", "CSV", "stream-keys-with-k-mean_a.csv"))
+        .expect("text");
+    let mut keys: Vec<_> = csv.lines().skip(1).filter_map(|line| line.split(',').nth(2)).collect();
+    keys.dedup();
+    assert_eq!(json!(keys), order, "the keys that are shown, in their order");
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
 }
 

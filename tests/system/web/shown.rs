@@ -2,13 +2,15 @@
 //! with, counted keys and shortened names. Also the position of the focus.
 
 use std::fs::File;
-use std::time::{Duration, SystemTime};
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::json;
 
 use super::browser::Browser;
 use super::{ENDED, STREAM, Site, published};
-use crate::harness::{Lab, finish, run};
+use crate::harness::{Lab, await_until, finish, releases, run, wait};
 
 #[test]
 fn a_name_that_is_no_key_leaves_the_chart_as_it_is() {
@@ -56,6 +58,12 @@ fn the_newest_epoch_has_an_age_and_is_late_after_its_deadline() {
     let site = Site::of(&state, &[]);
     let Some(mut browser) = site.open("") else { return };
     browser.await_true("$('status').dataset.state === 'live' && /^newest epoch 20, published [0-9]+ s ago$/.test($('age').textContent)");
+    // The newest epoch there is, but not live.
+    let told = browser.evaluate(
+        "(() => { newest = { ...newest, at: Date.now() - 90_000, due: 120 }; drawStatus();
+                  return [$('status').textContent, $('age').textContent]; })()",
+    );
+    assert_eq!(told, json!(["up to date", "newest epoch 20, published 90 s ago"]));
     // A page that is opened long after the last epoch.
     let log = File::options().write(true).open(state.join("public.log")).expect("a log");
     let long_ago = SystemTime::now() - Duration::from_secs(400 * 86_400);
@@ -137,4 +145,89 @@ fn the_focus_stays_with_a_reader_without_a_mouse() {
     }
     // Six keys are the maximum, so the field is hidden.
     browser.await_true(&format!("$('comparing').hidden && ({focused}) === 'Remove k5'"));
+}
+
+#[test]
+fn values_of_an_address_that_cannot_be_shown_are_named() {
+    let lab = Lab::new();
+    let site = Site::of(&published(&lab), &[]);
+    let Some(mut browser) = site.open("#sort=loudness&from=x&kay=k3") else { return };
+    browser.await_true(&format!("{ENDED} && $('cards').children.length === 8 && !$('message').hidden"));
+    let told = browser.evaluate("[$('message').textContent, location.hash, $('sort').value]");
+    let expected = "There is no sort “loudness”, only name, level, change, signal: the default is shown. \
+                    from is “x”, not a whole number from 1 on: the default is shown. \
+                    This page knows no “kay”: that part of the address is left out.";
+    assert_eq!(told, json!([expected, "", "name"]));
+    browser.evaluate("location.hash = '#key=k3&from=99'; 1");
+    browser.await_true(&format!(
+        "{ENDED} && $('message').textContent.startsWith('Epoch 99 is not published yet')"
+    ));
+    browser.await_true("$('trend').ariaValueMin === '1' && location.hash === '#key=k3'");
+    browser.evaluate("$('from').value = 5; $('to').value = 15; $('zoom').requestSubmit(); 1");
+    browser.await_true("$('trend').ariaValueMin === '5' && $('message').hidden");
+    // On a phone, a tap on a key shows the key, not the top of the page.
+    browser.show_as(390, "light");
+    browser.evaluate("location.hash = '#of=mean:a'; 1");
+    browser.await_true("!$('overview').hidden && $('cards').children.length === 8");
+    browser.evaluate("document.querySelector('#cards a').click(); 1");
+    browser.await_true(&format!(
+        "{ENDED} && !$('detail').hidden && document.querySelector('#trend .line') !== null"
+    ));
+    let top = browser.evaluate("$('detail-title').getBoundingClientRect().top").as_f64();
+    assert!(top.is_some_and(|top| (0.0..100.0).contains(&top)), "{top:?}");
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+}
+
+/// A page that is opened before the log is there shows it once it is, and then each epoch about a
+/// second after its commit.
+#[test]
+fn a_page_turns_live_and_follows_the_log() {
+    let lab = Lab::new();
+    let text = "name = 'live'
+source = { path = '-', format = 'csv' }
+columns = [{ name = 'x', lower = -1, upper = 1 }]
+key = { column = 'key', values = ['a', 'b'] }
+privacy = { epsilon = 1, delta = 1e-6 }
+epochs = { records = 2, horizon = 50 }
+";
+    let (pipeline, state) = (lab.write("live.toml", text), lab.path("state"));
+    let site = Site::of(&state, &[]);
+    let Some(mut browser) = site.open("") else { return };
+    let shows = |browser: &mut Browser, script: &str| {
+        await_until(script, || {
+            browser.evaluate(&format!("document.readyState === 'complete' && ({script})")) == true
+        });
+    };
+    shows(
+        &mut browser,
+        "!$('awaited').hidden && $('controls').hidden && $('status').textContent === 'no release yet'",
+    );
+    let mut child = run(&pipeline, &state, 1).stdin(Stdio::piped()).spawn().expect("the run starts");
+    let mut input = child.stdin.take().expect("a pipe");
+    let mut write = |rows: &str| input.write_all(rows.as_bytes()).expect("the run reads");
+    write("key,x\na,0.5\nb,0.5\na,0.5\n");
+    browser.await_true(
+        "$('awaited').hidden && overview?.readings.to === 1 && $('status').dataset.state === 'live'",
+    );
+    for epoch in 2..4 {
+        write("b,0.5\na,0.5\n");
+        await_until("it is committed", || releases(&state).len() == epoch);
+        let committed = Instant::now();
+        browser.await_true(&format!(
+            "overview.readings.to === {epoch} && $('status').dataset.state === 'live' && $('age').textContent.startsWith('newest epoch {epoch},')"
+        ));
+        // Generous, because the machine also runs other tests.
+        assert!(committed.elapsed() < Duration::from_secs(4), "{:?}", committed.elapsed());
+    }
+    // A value that is behind is not called live.
+    let told = browser.evaluate(
+        "(() => { newest = { ...newest, epoch: 9 }; drawStatus();
+                  return [$('status').textContent, $('age').textContent.split(',')[0]]; })()",
+    );
+    assert_eq!(told, json!(["catching up", "epoch 3 is shown; newest epoch 9"]));
+    drop(input);
+    wait(child).succeeded();
+    // Polls of the page before there is a log are refused.
+    browser.complaints.retain(|complaint| !complaint.to_string().contains("503"));
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
 }
