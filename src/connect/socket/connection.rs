@@ -1,9 +1,9 @@
 //! Connections that carry lines, from one peer at a time.
 //!
 //! A listening source takes the next peer when the current one disconnects, or has been quiet for a
-//! while and another one is ready to send ([`listener`](super::listener)). A connecting source retries with
-//! growing pauses. Keep-alive probes detect a vanished peer. None of this ends the stream: it ends
-//! with the run.
+//! while and another one is ready to send ([`listener`](super::listener)). A connecting source
+//! retries with growing pauses. Keep-alive probes detect a vanished peer. None of this ends the
+//! stream: it ends with the run.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
