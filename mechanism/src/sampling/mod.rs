@@ -367,8 +367,8 @@ impl Batches {
     }
 
     /// Returns a noise multiplier that gives the guarantee with random batches, at most a
-    /// ten-thousandth above the least one; `None` for batches in order. `mechanism` has the noise of
-    /// a single participation. `progress` receives the ε of each noise that is tried.
+    /// ten-thousandth above the least one; `None` for batches in order. `mechanism` has the noise
+    /// of a single participation. `progress` receives the ε of each noise that is tried.
     ///
     /// The search begins with the noise that suffices if batches are public, because accounting
     /// takes longer for less noise. ln ε falls almost linearly in ln σ. So each guess is the point
