@@ -142,20 +142,29 @@ impl BatchRules {
         }
     }
 
-    /// Returns the number of rows if all of them count as they are: they belong to the open epoch, and
-    /// have a listed key and finite values. Then [`chunk_of`](Self::chunk_of) makes their records.
-    pub(crate) fn plain_rows(&self, columns: &Columns<'_>) -> Result<Option<usize>, Failure> {
+    /// Returns the number of rows if all of them count as they are: they belong to the open epoch,
+    /// and have a listed key and finite values. Then [`chunk_of`](Self::chunk_of) makes their
+    /// records. Calls `pause` after each column.
+    pub(crate) fn plain_rows(
+        &self,
+        columns: &Columns<'_>,
+        mut pause: impl FnMut(),
+    ) -> Result<Option<usize>, Failure> {
         let rows = self.check_lengths(columns)?;
         let (listed, keys) = (self.keys.unwrap_or(0), columns.keys.as_ref());
         let are_plain = columns.times.is_none()
             && columns.entities.is_none()
             && self.epoch_rows().is_none()
             && keys.is_none_or(|keys| all(keys, |&key| key < listed))
-            && columns.values.iter().all(|column| all(column, |value| value.is_finite()));
+            && columns.values.iter().all(|column| {
+                pause();
+                all(column, |value| value.is_finite())
+            });
         Ok(are_plain.then_some(rows))
     }
 
-    /// Makes the records of the rows from `start` on, at most `CHUNK`, of a batch whose rows are plain.
+    /// Makes the records of the rows from `start` on, at most `CHUNK`, of a batch whose rows are
+    /// plain.
     ///
     /// # Errors
     /// If a value or key has changed since.
@@ -206,6 +215,14 @@ impl BatchRules {
             && let Some(row) = keys.iter().position(|&key| key >= listed && key != UNLISTED)
         {
             return Err(refused(&format!("row {row}: found key {}, expected one below {listed}", keys[row])));
+        }
+        if let Some(epoch_rows) = self.epoch_rows() {
+            let (found, horizon) = (batch.rows as u64, self.horizon());
+            let left = horizon.saturating_mul(epoch_rows).saturating_sub(position);
+            if found > left {
+                let problem = format!("found {found} rows, but only {left} more fill the {horizon} epochs");
+                return Err(refused(&problem));
+            }
         }
         let chunks = std::mem::take(&mut batch.chunks).into_iter().enumerate();
         chunks.map(|(number, chunk)| self.chunk(&batch, number * CHUNK, chunk, epoch, position)).collect()

@@ -1,9 +1,8 @@
 //! A publication whose records come from Python: the dataflow of `hushflow run` without its source,
 //! on its own threads.
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -31,6 +30,9 @@ const CLOSED: &str = "the session was closed";
 
 /// Capacity of a worker's queue of commands: those of a million rows. A faster caller waits.
 const WAITING: usize = KEPT_CHUNKS;
+
+/// Number of chunks that are made before other threads of Python run: about a millisecond's.
+const PIECE_CHUNKS: usize = 16;
 
 /// Longest sleep of a worker before it checks for a fault.
 const PARK_TIMEOUT: Duration = Duration::from_millis(50);
@@ -155,43 +157,35 @@ impl Session {
         ended.and_then(Result::err).unwrap_or_else(|| Failure::new("RunError", message))
     }
 
-    /// Sends the records of a batch whose rows are all plain, each chunk as soon as it is made: then it
-    /// is still in a processor's cache. Returns false, and sends nothing, for any other batch.
+    /// Sends the records of a batch whose rows are all plain, a few chunks at a time: then they are
+    /// still in a processor's cache. Returns false, and sends nothing, for any other batch.
     ///
-    /// No thread of Python can change the arrays between the check and the copy. So what waits because
-    /// a queue is full is kept, and sent when other threads may run.
+    /// Other threads of Python run after each piece. If one of them makes a value of the batch
+    /// unusable meanwhile, the publication ends, because what was sent can't be taken back.
     fn send_plain(&self, py: Python<'_>, columns: &Columns<'_>) -> PyResult<bool> {
         let mut open = self.open.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
-        let Some(rows) = self.rules.plain_rows(columns)? else { return Ok(false) };
+        let rows = self.rules.plain_rows(columns, || py.detach(|| ()))?;
+        let Some(rows) = rows else { return Ok(false) };
         let open = &mut *open;
         self.check_open(open)?;
         open.position += rows as u64;
-        let mut waiting: Vec<VecDeque<Records>> = open.senders.iter().map(|_| VecDeque::new()).collect();
-        for start in (0..rows).step_by(CHUNK) {
-            let made = self.rules.chunk_of(columns, start, open.epoch, &self.pool);
-            let records = made.inspect_err(|_| open.senders.clear())?;
-            let worker = open.chunks % open.senders.len();
-            open.chunks += 1;
-            waiting[worker].push_back(records);
-            while let Some(records) = waiting[worker].pop_front() {
-                match open.senders[worker].try_send(Command::Records(records)) {
-                    Ok(()) => {}
-                    Err(TrySendError::Full(Command::Records(records))) => {
-                        waiting[worker].push_front(records);
-                        break;
-                    }
-                    Err(_) => return Err(self.failure().into()),
-                }
+        let mut starts = (0..rows).step_by(CHUNK);
+        loop {
+            let piece = starts.by_ref().take(PIECE_CHUNKS);
+            let made = piece.map(|start| self.rules.chunk_of(columns, start, open.epoch, &self.pool));
+            let made = made.collect::<Result<Vec<_>, _>>().inspect_err(|_| open.senders.clear())?;
+            if made.is_empty() {
+                return Ok(true);
             }
+            py.detach(|| made.into_iter().try_for_each(|records| self.send_chunk(open, records)))?;
         }
-        py.detach(|| {
-            for (sender, records) in open.senders.iter().zip(waiting) {
-                for records in records {
-                    sender.send(Command::Records(records)).map_err(|_| self.failure())?;
-                }
-            }
-            Ok(true)
-        })
+    }
+
+    /// Sends records to the worker whose turn it is.
+    fn send_chunk(&self, open: &mut Open, records: Records) -> Result<(), Failure> {
+        let worker = open.chunks % open.senders.len();
+        open.chunks += 1;
+        open.senders[worker].send(Command::Records(records)).map_err(|_| self.failure())
     }
 
     /// Whether it takes records.
@@ -210,9 +204,7 @@ impl Session {
         let chunks = self.rules.records(batch, open.epoch, open.position)?;
         open.position += rows;
         for records in chunks.into_iter().filter(|records| !records.is_empty()) {
-            let worker = open.chunks % open.senders.len();
-            open.chunks += 1;
-            open.senders[worker].send(Command::Records(records)).map_err(|_| self.failure())?;
+            self.send_chunk(&mut open, records)?;
         }
         let Some(epoch_rows) = self.rules.epoch_rows() else { return Ok(None) };
         let filled = (open.position / epoch_rows.max(1)).min(self.rules.horizon());

@@ -206,8 +206,10 @@ def test_epochs_of_rows_agree_with_the_command(
     whole = {name: np.concatenate([numbers(day)[name] for day in written]) for name in numbers(days[0])}
     assert len(whole["origin"]) > 3500
     start = 0
-    for until in (300, 1800, 5000):
+    for until in (300, 1800, 3500):
         with moments(tmp_path / "state", workers=workers, **rows) as stream:
+            with pytest.raises(hf.BatchError, match=f"only {3500 - start} more fill the 5 epochs"):
+                stream.partial_fit({name: values[start:3501] for name, values in whole.items()})
             stream.partial_fit({name: values[start:until] for name, values in whole.items()})
             assert stream.epoch_ == min(until // 700, 5)
             if until < 3500:
