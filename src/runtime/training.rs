@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A step is committed before anyone sees it, the loop included. So a killed run leaves a step in
-//! one of two states. Without a committed frame, nobody has seen it. With one, the next run reads it
-//! back and does not draw its noise again. Parameters are a function of the public log
+//! one of two states. Without a committed frame, nobody has seen it. With one, the next run reads
+//! it back and does not draw its noise again. Parameters are a function of the public log
 //! ([`TrainedModel`]).
 //!
 //! Random batches follow from a secret key that is committed with every step, in the private log. A

@@ -40,8 +40,8 @@ pub(super) struct Helpers {
 }
 
 impl Helpers {
-    /// Starts one thread per other process that hands out ranges, and one that collects the replies.
-    /// Returns the handle for taking rows from the holders.
+    /// Starts one thread per other process that hands out ranges, and one that collects the
+    /// replies. Returns the handle for taking rows from the holders.
     pub(super) fn start(self, board: &RangeBoard, plan: &Arc<RangePlan>, fault: &Fault) -> OtherHolders {
         let mut releases = Vec::new();
         for process in 1..self.processes {
