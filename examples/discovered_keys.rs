@@ -22,7 +22,7 @@
 //! Zipf-Mandelbrot law (q = 1000, s = 1.4), and for each person a number of records of another
 //! (q = 26, s = 6.738), at most 32; ε = 6 and δ = 10⁻⁹, half of it for keys.
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use hushflow::mechanism::accounting::{Delta, Epsilon, gaussian};
 use hushflow::mechanism::discovery::{Candidates, Counted, Discovery, DiscoveryParameters, KeyArrival};
