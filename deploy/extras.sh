@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes manual pages and completions of a binary: extras.sh BINARY DIRECTORY
+# Writes the manual pages and shell completions of a binary. Usage: extras.sh BINARY DIRECTORY
 set -eu
 binary=$1 directory=$2
 mkdir -p "$directory/man" "$directory/completions"

@@ -6,7 +6,7 @@
 //!
 //! It reads no data. Every row has the same guarantee for the same model, batches and passes, and
 //! shows the noise in a workload of mean gradients. The first row has the least noise.
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::error::Error;
 use std::num::NonZeroU32;

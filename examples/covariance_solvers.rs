@@ -10,7 +10,7 @@
 //! without a header. Noise is seeded. For each solver it prints the mean Frobenius error and the
 //! mean seconds. Results are in `docs/covariance.md`.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example prints its results")]
 
 use hushflow::estimators::covariance::completion::Completion;
 use hushflow::estimators::covariance::{

@@ -1,28 +1,29 @@
-//! Counts the keys that discovery finds in a stream of people with heavy tails, and those that
-//! batch methods find at its end with the same budget.
+//! Counts the keys that discovery finds in a stream, and those that batch methods find at the end
+//! of the stream with the same budget. The number of records per person is heavy-tailed.
 //!
 //! ```sh
 //! cargo run --release --example discovered_keys -- 300000 1.05,1.3,2
 //! cargo run --release --example discovered_keys -- dp-sqlp 10000000
 //! ```
 //!
-//! The arguments are the number of people and the exponents of Zipf's law of the keys. A person has
-//! a number of records of a Pareto tail (exponent 1.5), at most 1000, and a method uses K of them
-//! at most, drawn at random. The stream has each record in an epoch that is drawn at random. Noise
-//! is seeded.
+//! The arguments are the number of people and the exponents of the Zipf distributions of keys. The
+//! number of records of a person has a Pareto distribution (exponent 1.5), cut at 1000. A method
+//! uses at most K different keys of each person: the first K in the order in which they were drawn.
+//! In the stream, each of these keys arrives in an epoch drawn uniformly at random. Noise is
+//! seeded.
 //!
-//! - *Gaussian*: the number of people of each key at the end of the stream, with noise for K keys
-//!   and a threshold for K keys (Wilson et al. 2020).
-//! - *Weighted*: a person with k keys gives each 1/√k (Gopi et al. 2020, "Differentially Private
-//!   Set Union", weighted Gaussian), so noise is for 1.
-
+//! - *Gaussian*: counts the people of each key at the end of the stream. Noise and threshold are
+//!   for K keys per person (Wilson et al. 2020).
+//! - *Weighted*: a person with k keys adds 1/√k to each (Gopi et al. 2020, "Differentially Private
+//!   Set Union", weighted Gaussian). So the L2 sensitivity is 1.
 //!
-//! With `dp-sqlp` it has the synthetic stream of Section 5.1 of "Differentially Private Stream
-//! Processing at Scale" (Zhang et al. 2024), with this number of people: a million keys of a
-//! Zipf-Mandelbrot law (q = 1000, s = 1.4), and for each person a number of records of another
-//! (q = 26, s = 6.738), at most 32; ε = 6 and δ = 10⁻⁹, half of it for keys.
+//! With `dp-sqlp` the stream is the synthetic one of Section 5.1 of "Differentially Private Stream
+//! Processing at Scale" (Zhang et al. 2024), with this number of people. Keys have a
+//! Zipf–Mandelbrot distribution over a million ranks (q = 1000, s = 1.4). So has the number of
+//! records per person (q = 26, s = 6.738), cut at 32. ε = 6 and δ = 10⁻⁹. Half of the squared
+//! budget μ² finds keys, and (1 + e^ε)·10⁻¹² ≈ 4·10⁻¹⁰ of δ.
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use hushflow::mechanism::accounting::{Delta, Epsilon, gaussian};
 use hushflow::mechanism::discovery::{Candidates, Counted, Discovery, DiscoveryParameters, KeyArrival};
@@ -34,24 +35,30 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::error::Error;
 use std::sync::Arc;
 
-/// The budget, and the share of it that finds keys.
+/// ε of the noise.
 const EPSILON: f64 = 2.0;
+
+/// δ of the noise.
 const DELTA: f64 = 1e-6;
-const OF_KEYS: f64 = 1e-8;
-const SHARE: f64 = 0.5;
+
+/// δ of the thresholds, beside `DELTA` for the noise.
+const KEY_DELTA: f64 = 1e-8;
+
+/// Share of the squared budget μ² that finds keys.
+const KEY_SHARE: f64 = 0.5;
 
 /// Number of keys that may occur.
-const KEYS: f64 = 1e6;
+const POSSIBLE_KEYS: f64 = 1e6;
 
 const LAYOUT: Layout = Layout::new(1, SecondMoment::None);
 
-/// The different keys of each person, in random order.
+/// Returns the different keys of each person, in the order in which they were drawn.
 fn people(
     number: usize,
     exponent: f64,
     random: &mut NoiseGenerator,
 ) -> Result<Vec<Vec<u32>>, Box<dyn Error>> {
-    let (keys, tail) = (Zipf::new(KEYS, exponent)?, Pareto::new(1.0, 1.5)?);
+    let (keys, tail) = (Zipf::new(POSSIBLE_KEYS, exponent)?, Pareto::new(1.0, 1.5)?);
     let person = |_| {
         let records = f64::min(tail.sample(random), 1000.0) as usize;
         let mut seen = BTreeSet::new();
@@ -62,46 +69,52 @@ fn people(
     Ok((0..number).map(person).collect())
 }
 
-/// Sums what each person gives to each of the first `most` keys.
-fn totals(people: &[Vec<u32>], most: usize, weight: impl Fn(usize) -> f64) -> HashMap<u32, f64> {
+/// Sums the weights of each key over people. A person contributes the first `max_keys` of their
+/// keys.
+fn totals(people: &[Vec<u32>], max_keys: usize, weight: impl Fn(usize) -> f64) -> HashMap<u32, f64> {
     let mut totals = HashMap::new();
     for keys in people {
-        let used = &keys[..keys.len().min(most)];
+        let used = &keys[..keys.len().min(max_keys)];
         used.iter().for_each(|&key| *totals.entry(key).or_default() += weight(used.len()));
     }
     totals
 }
 
-/// Number of totals that exceed a threshold with noise.
-fn beyond(totals: &HashMap<u32, f64>, threshold: f64, deviation: f64, random: &mut NoiseGenerator) -> usize {
+/// Counts the totals that exceed `threshold` after noise is added.
+fn count_above(
+    totals: &HashMap<u32, f64>,
+    threshold: f64,
+    deviation: f64,
+    random: &mut NoiseGenerator,
+) -> usize {
     let mut noise = || -> f64 { StandardNormal.sample(random) };
     totals.values().filter(|&&total| total + deviation * noise() > threshold).count()
 }
 
-/// Keys found in the stream.
-fn found(
+/// Returns the number of keys that discovery finds in the stream.
+fn keys_discovered(
     people: &[Vec<u32>],
-    (most, epochs): (usize, u64),
+    (max_keys, epochs): (usize, u64),
     (multiplier, delta): (f64, f64),
     random: &mut NoiseGenerator,
 ) -> Result<usize, Box<dyn Error>> {
     let parameters = DiscoveryParameters {
         delta,
-        share: SHARE,
+        share: KEY_SHARE,
         most: 1 << 20,
         at_least: 1,
         threshold: None,
-        counted: Counted::Entities { records: most as u32 },
+        counted: Counted::Entities { records: max_keys as u32 },
     };
     let discovery = Arc::new(Discovery::new(parameters, Neighbours::ZeroOut, multiplier, epochs)?);
-    // Keys that have no chance in any epoch only cost time.
+    // Leave out keys seven deviations below every threshold, to save time.
     let least = |epoch| discovery.threshold(epoch) - 7.0 * discovery.deviation(epoch);
     let least = (1..=epochs).map(least).fold(f64::INFINITY, f64::min);
-    let counts = totals(people, most, |_| 1.0);
+    let counts = totals(people, max_keys, |_| 1.0);
     let mut stream = vec![BTreeMap::<u32, Vec<u128>>::new(); epochs as usize];
     let epoch = Uniform::new(0, epochs as usize)?;
     for (person, keys) in (0..).zip(people) {
-        for key in keys.iter().take(most).filter(|key| counts[key] >= least) {
+        for key in keys.iter().take(max_keys).filter(|key| counts[key] >= least) {
             stream[epoch.sample(random)].entry(*key).or_default().push(person);
         }
     }
@@ -127,7 +140,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let number = arguments.next().ok_or("how many people?")?;
     if number == "dp-sqlp" {
-        return beside_dp_sqlp(arguments.next().ok_or("how many people?")?.parse()?);
+        return run_dp_sqlp_stream(arguments.next().ok_or("how many people?")?.parse()?);
     }
     let number = number.parse()?;
     let exponents = arguments.next().ok_or("which exponents?")?;
@@ -137,29 +150,30 @@ fn main() -> Result<(), Box<dyn Error>> {
         let random = &mut NoiseSource::Seeded(7).generator(1, 0)?;
         let people = people(number, exponent.parse()?, random)?;
         let occurring = totals(&people, usize::MAX, |_| 1.0).len();
-        for most in [1, 4, 16] {
-            let deviation = multiplier / SHARE.sqrt();
-            let plain = deviation * (most as f64).sqrt();
-            let threshold = 1.0 + plain * normal_quantile(OF_KEYS / most as f64)?;
-            let gaussian = beyond(&totals(&people, most, |_| 1.0), threshold, plain, random);
+        for max_keys in [1, 4, 16] {
+            let deviation = multiplier / KEY_SHARE.sqrt();
+            let gaussian_deviation = deviation * (max_keys as f64).sqrt();
+            let threshold = 1.0 + gaussian_deviation * upper_normal_quantile(KEY_DELTA / max_keys as f64)?;
+            let counts = totals(&people, max_keys, |_| 1.0);
+            let gaussian = count_above(&counts, threshold, gaussian_deviation, random);
             let weight = |keys: usize| (keys as f64).sqrt().recip();
-            let of = |keys: usize| -> Result<f64, Box<dyn Error>> {
-                Ok(weight(keys) + deviation * normal_quantile(OF_KEYS / keys as f64)?)
+            let threshold_for = |keys: usize| -> Result<f64, Box<dyn Error>> {
+                Ok(weight(keys) + deviation * upper_normal_quantile(KEY_DELTA / keys as f64)?)
             };
-            let thresholds: Vec<f64> = (1..=most).map(of).collect::<Result<_, _>>()?;
+            let thresholds: Vec<f64> = (1..=max_keys).map(threshold_for).collect::<Result<_, _>>()?;
             let threshold = thresholds.into_iter().fold(0.0, f64::max);
-            let weighted = beyond(&totals(&people, most, weight), threshold, deviation, random);
-            let stream =
-                [1, 12, 100].map(|epochs| found(&people, (most, epochs), (multiplier, OF_KEYS), random));
+            let weighted = count_above(&totals(&people, max_keys, weight), threshold, deviation, random);
+            let stream = [1, 12, 100]
+                .map(|epochs| keys_discovered(&people, (max_keys, epochs), (multiplier, KEY_DELTA), random));
             let stream: Vec<_> = stream.into_iter().collect::<Result<_, _>>()?;
             let stream: Vec<_> = stream.iter().map(ToString::to_string).collect();
-            println!("{exponent},{occurring},{most},{gaussian},{weighted},{}", stream.join(","));
+            println!("{exponent},{occurring},{max_keys},{gaussian},{weighted},{}", stream.join(","));
         }
     }
     Ok(())
 }
 
-/// A law of the ranks from 1 with probabilities proportional to (rank + q)^(−s).
+/// A distribution of ranks from 1 with probabilities proportional to (rank + q)^(−s).
 struct ZipfMandelbrot(Vec<f64>);
 
 impl ZipfMandelbrot {
@@ -180,17 +194,17 @@ impl ZipfMandelbrot {
 }
 
 /// Prints the keys found in the stream of Section 5.1 of the DP-SQLP paper.
-fn beside_dp_sqlp(number: usize) -> Result<(), Box<dyn Error>> {
-    const MOST: usize = 32;
-    let (epsilon, delta, of_keys) = (6.0_f64, 1e-9, 1e-12);
-    let of_noise = delta - (1.0 + epsilon.exp()) * of_keys;
-    let multiplier = gaussian::noise_multiplier(Epsilon::new(epsilon)?, Delta::new(of_noise)?).value();
+fn run_dp_sqlp_stream(number: usize) -> Result<(), Box<dyn Error>> {
+    const MAX_RECORDS: usize = 32;
+    let (epsilon, delta, key_delta) = (6.0_f64, 1e-9, 1e-12);
+    let noise_delta = delta - (1.0 + epsilon.exp()) * key_delta;
+    let multiplier = gaussian::noise_multiplier(Epsilon::new(epsilon)?, Delta::new(noise_delta)?).value();
     let random = &mut NoiseSource::Seeded(7).generator(1, 0)?;
     let (records, keys) =
         (ZipfMandelbrot::new(100_000, 26.0, 6.738), ZipfMandelbrot::new(1_000_000, 1000.0, 1.4));
     let mut people = Vec::with_capacity(number);
     for _ in 0..number {
-        let records = records.sample(random)?.min(MOST as u32);
+        let records = records.sample(random)?.min(MAX_RECORDS as u32);
         let mut own = (0..records).map(|_| keys.sample(random)).collect::<Result<Vec<u32>, _>>()?;
         own.sort_unstable();
         own.dedup();
@@ -198,17 +212,18 @@ fn beside_dp_sqlp(number: usize) -> Result<(), Box<dyn Error>> {
     }
     println!("epochs,keys found");
     for epochs in [100, 1000] {
-        println!("{epochs},{}", found(&people, (MOST, epochs), (multiplier, of_keys), random)?);
+        let found = keys_discovered(&people, (MAX_RECORDS, epochs), (multiplier, key_delta), random)?;
+        println!("{epochs},{found}");
     }
     Ok(())
 }
 
-/// The number that a standard normal variable exceeds with this probability: the threshold of a
-/// test of one record in one epoch.
-fn normal_quantile(delta: f64) -> Result<f64, Box<dyn Error>> {
+/// Returns the value that a standard normal variable exceeds with probability `delta`. Read off the
+/// threshold of discovery with one record and one epoch.
+fn upper_normal_quantile(delta: f64) -> Result<f64, Box<dyn Error>> {
     let parameters = DiscoveryParameters {
         delta,
-        share: SHARE,
+        share: KEY_SHARE,
         most: 1,
         at_least: 1,
         threshold: None,

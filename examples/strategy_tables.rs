@@ -19,7 +19,7 @@
 //! cargo run --release --example strategy_tables -- --quick   # leaves out long searches
 //! cargo run --release --example strategy_tables -- --losses  # only the first table
 //! ```
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::error::Error;
 use std::hint::black_box;

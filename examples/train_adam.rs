@@ -14,7 +14,7 @@
 //! training on people's data. A seed determines the order of records, the initial parameters and
 //! the noise. The table and a CSV file list the results pass by pass. `docs/training.md` discusses
 //! them.
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::error::Error;
 use std::fs::File;

@@ -7,7 +7,7 @@
 //! ```sh
 //! cargo run --release --example variable_buffers -- docs/figures/variable-buffers.svg
 //! ```
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::error::Error;
 use std::ops::ControlFlow;

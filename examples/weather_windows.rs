@@ -10,7 +10,7 @@
 //! ```sh
 //! cargo run --release --example weather_windows
 //! ```
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,9 +1,9 @@
 //! Reproduces Figure 3: the error of covariances against the noise, for JME and PP, with running
 //! averages and C = I.
 //!
-//! x and y are as in Figures 2, 4 and 7 ([`second_moments`](super::second_moments)). Bands lie
-//! between the bounds of Theorem 4.2. Circles are runs: JME with equal records, its worst data, and
-//! PP with records that change their sign at every step, nearly its worst.
+//! The axes are those of Figures 2, 4 and 7 ([`second_moments`](super::second_moments)). Bands lie
+//! between the bounds of Theorem 4.2. Circles are simulated runs. JME runs on equal records, its
+//! worst case. PP runs on records whose sign alternates, nearly its worst case.
 
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ use super::figures::{
 use super::simulate::{Quantity, RunMean, SimulatedStream, equal_entries};
 use hushflow::plot::Panel;
 
-/// The paper's σ, from low to high privacy.
-const NOISE: (f64, f64, usize) = (0.02, 20.0, 61);
+/// Range of the paper's σ (lowest, highest) and number of points.
+const SIGMA_RANGE: (f64, f64, usize) = (0.02, 20.0, 61);
 
 /// σ at which mechanisms are run.
-const CIRCLES: [f64; 4] = [0.05, 0.5, 2.0, 10.0];
+const SIMULATED_SIGMAS: [f64; 4] = [0.05, 0.5, 2.0, 10.0];
 
 pub(super) fn figure(
     effort: Effort,
@@ -40,10 +40,10 @@ pub(super) fn figure(
         let steps = effort.steps(1000);
         let title = format!("({letter}) covariance, d = {dimension}, n = {steps}");
         progress(&title);
-        let case = CovariancePanel { title, steps, dimension, strategy: strategy.clone(), effort };
-        let circles = case.circles()?;
-        findings.extend(case.findings(&circles));
-        panels.push(case.panel(&circles));
+        let panel = CovariancePanel { title, steps, dimension, strategy: strategy.clone(), effort };
+        let circles = panel.circles()?;
+        findings.extend(panel.findings(&circles));
+        panels.push(panel.panel(&circles));
     }
     Ok((panels, findings))
 }
@@ -58,6 +58,7 @@ struct CovariancePanel {
 
 impl CovariancePanel {
     fn release(&self, noise: f64) -> InPlaceRelease {
+        // The paper's σ is twice the noise multiplier.
         InPlaceRelease::new(self.dimension, 1.0, noise / 2.0)
     }
 
@@ -86,11 +87,11 @@ impl CovariancePanel {
                 expected: [self.joint(SecondEntries::Symmetric, noise), self.alternating(noise)],
             })
         };
-        CIRCLES.iter().map(circle).collect()
+        SIMULATED_SIGMAS.iter().map(circle).collect()
     }
 
-    /// Returns the error of debiased PP for records that change their sign at every step: their
-    /// mean is 0 at even steps and 1/t at odd ones.
+    /// Returns the error of debiased PP for records of alternating sign. Their running mean is 0 at
+    /// even steps and 1/t at odd ones.
     fn alternating(&self, noise: f64) -> f64 {
         let error = self.post_processed(noise);
         let t = || (1..=self.steps).map(|t| t as f64);
@@ -101,6 +102,7 @@ impl CovariancePanel {
 
     fn run(&self, method: Method, noise: f64) -> Result<RunMean, ReproductionError> {
         let layout = few_coordinates(self.dimension, SecondMoment::Full);
+        // The paper's σ is twice the noise multiplier.
         let mechanism = in_place(method, layout, 1.0, noise / 2.0, None, &self.strategy)?;
         let signs = (0..self.steps).map(|t| method == Method::Jme || t % 2 == 0);
         let records = equal_entries(self.dimension, layout.dimension, signs);
@@ -114,8 +116,8 @@ impl CovariancePanel {
         Ok(stream.run(Quantity::Covariance, self.runs(), self.effort.seed)?.second)
     }
 
-    /// Returns the number of runs. Most of the error comes from the first few steps, so the mean of
-    /// the runs approaches a normal distribution slowly.
+    /// Returns the number of runs, at least 1000. Most of the error comes from the first few steps,
+    /// so the mean over runs becomes normal only slowly.
     fn runs(&self) -> u32 {
         self.effort.runs.max(1000)
     }
@@ -124,7 +126,7 @@ impl CovariancePanel {
         let published = |noise| self.joint(SecondEntries::Independent, noise);
         let published = (self.dimension > 1).then_some(&published as &dyn Fn(f64) -> f64);
         let runs = [runs("JME, runs", 0, circles, 0), runs("PP debiased, runs", 2, circles, 1)];
-        comparison_panel(&self.title, NOISE, published, &|noise| self.comparison(noise), runs)
+        comparison_panel(&self.title, SIGMA_RANGE, published, &|noise| self.comparison(noise), runs)
     }
 
     fn findings(&self, circles: &[Circle<2>]) -> Vec<FigureFinding> {
@@ -134,12 +136,12 @@ impl CovariancePanel {
             farthest < FAR,
             format!("{} runs at each circle: at most {farthest:.1} standard errors off", self.runs()),
         );
-        vec![agreement, self.order()]
+        vec![agreement, self.compare_methods()]
     }
 
     /// Reports which method is better at which noise.
-    fn order(&self) -> FigureFinding {
-        let (low, high, count) = NOISE;
+    fn compare_methods(&self) -> FigureFinding {
+        let (low, high, count) = SIGMA_RANGE;
         let better = move |wanted| move |noise: &f64| self.comparison(*noise).better() == wanted;
         let joint = geometric(low, high, count).find(better(Better::Joint)).unwrap_or(f64::INFINITY);
         let baseline = geometric(low, high, count).filter(better(Better::PostProcessing)).fold(0.0, f64::max);
@@ -148,11 +150,11 @@ impl CovariancePanel {
             (found.post_processing.debiased().upper / found.joint).sqrt()
         };
         FigureFinding::new(
-            format!("{}: JME is better in high privacy", self.title),
+            format!("{}: JME is better at high privacy", self.title),
             joint <= high && baseline < joint,
             format!(
-                "certainly from σ = {joint:.2} on, PP up to σ = {baseline:.2} (0: nowhere); error of PP over that of JME: {:.3} at \
-                 σ = {low}, {:.3} at σ = {high}",
+                "JME is surely better for σ ≥ {joint:.2}, PP for σ ≤ {baseline:.2} (0: nowhere). Error of PP \
+                 divided by that of JME: {:.3} at σ = {low}, {:.3} at σ = {high}",
                 ratio(low),
                 ratio(high)
             ),

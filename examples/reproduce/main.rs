@@ -7,7 +7,7 @@
 //! cargo run --release --example reproduce -- figure-5 --runs 1000 --seed 7 --json
 //! ```
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example prints its results")]
 
 mod covariance;
 mod density;

@@ -27,11 +27,11 @@ use super::figures::{
 use super::simulate::{Quantity, RunMean, SimulatedStream, equal_entries};
 use hushflow::plot::Panel;
 
-/// The paper's σ, from low to high privacy.
-const NOISE: (f64, f64, usize) = (0.005, 20.0, 73);
+/// Range of the paper's σ (lowest, highest) and number of points.
+const SIGMA_RANGE: (f64, f64, usize) = (0.005, 20.0, 73);
 
 /// σ at which mechanisms are run.
-const CIRCLES: [f64; 4] = [0.05, 0.7, 1.5, 10.0];
+const SIMULATED_SIGMAS: [f64; 4] = [0.05, 0.7, 1.5, 10.0];
 
 /// Figure 2: prefix sums of 1000 steps.
 pub(super) fn prefix_sums(
@@ -149,7 +149,7 @@ impl SecondMomentPanel {
     }
 
     fn circles(&self) -> Result<Vec<Circle<3>>, ReproductionError> {
-        CIRCLES.iter().map(|&noise| self.circle(noise)).collect()
+        SIMULATED_SIGMAS.iter().map(|&noise| self.circle(noise)).collect()
     }
 
     fn circle(&self, noise: f64) -> Result<Circle<3>, ReproductionError> {
@@ -191,7 +191,7 @@ impl SecondMomentPanel {
             .then_some(&published as &dyn Fn(f64) -> f64);
         let names = ["JME, runs", "PP, runs", "PP debiased, runs"];
         let runs = names.iter().enumerate().map(|(method, name)| runs(name, method, circles, method));
-        comparison_panel(&self.title, NOISE, published, &|noise| self.comparison(noise), runs)
+        comparison_panel(&self.title, SIGMA_RANGE, published, &|noise| self.comparison(noise), runs)
     }
 
     fn findings(&self, circles: &[Circle<3>]) -> Vec<FigureFinding> {
@@ -201,7 +201,7 @@ impl SecondMomentPanel {
                 format!("{}: the errors of the runs agree with the closed forms", self.title),
                 farthest < FAR,
                 format!(
-                    "{} runs at each of {CIRCLES:?}: at most {farthest:.1} standard errors off",
+                    "{} runs at each of {SIMULATED_SIGMAS:?}: at most {farthest:.1} standard errors off",
                     self.effort.circle_runs()
                 ),
             ),
@@ -211,7 +211,7 @@ impl SecondMomentPanel {
 
     /// Returns the finding for d = 1.
     fn always_joint(&self, circles: &[Circle<3>]) -> FigureFinding {
-        let (low, high, count) = NOISE;
+        let (low, high, count) = SIGMA_RANGE;
         let least = geometric(low, high, count)
             .map(|noise| self.comparison(noise))
             .map(|found| found.post_processing.debiased().lower / found.joint)
@@ -249,7 +249,7 @@ impl SecondMomentPanel {
             _ => String::new(),
         };
         FigureFinding::new(
-            format!("{}: JME is better than debiased PP in high privacy", self.title),
+            format!("{}: JME is better than debiased PP at high privacy", self.title),
             agrees && released.upper.is_finite(),
             format!("as implemented from σ = {}{as_published}; the runs agree", range(released)),
         )

@@ -9,7 +9,7 @@
 //! ```sh
 //! cargo run --release -p hushflow-mechanism --example covariance_projections
 //! ```
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::error::Error;
 use std::f64::consts::SQRT_2;

@@ -12,7 +12,7 @@
 //! ```sh
 //! cargo run --release -p hushflow-mechanism --example interval_coverage
 //! ```
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,4 +1,4 @@
-"""Exceptions, with the messages of the command `hushflow`."""
+"""Exceptions. Their messages are those of the `hushflow` command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class HushflowError(Exception):
-    """Base of all errors of this package."""
+    """Base class of the errors of this package."""
 
 
 class ParameterError(HushflowError, ValueError):
@@ -14,20 +14,20 @@ class ParameterError(HushflowError, ValueError):
 
 
 class StrategyError(ParameterError):
-    """A strategy does not exist, or can't be made for the workload and horizon."""
+    """A strategy does not exist, or can't be built for the workload and horizon."""
 
 
 class BatchError(ParameterError):
-    """A batch of records is malformed. No record of it was counted."""
+    """A batch of records is malformed. None of its records was counted."""
 
 
 class Problem(NamedTuple):
     """A problem in a pipeline file."""
 
     line: int
-    """The line, from 1."""
+    """The line number, starting at 1."""
     column: int
-    """The column in characters, from 1."""
+    """The column in characters, starting at 1."""
     field: str
     """The dotted name of the field; empty for a syntax error."""
     message: str
@@ -59,12 +59,12 @@ class StateError(HushflowError):
 
 
 class LedgerError(HushflowError):
-    """A ledger can't be used, or has no room."""
+    """A ledger can't be used, or has too little budget left."""
 
 
 class RunError(HushflowError):
-    """A run ended before its source."""
+    """A run ended before the end of its source."""
 
 
 class ForkError(HushflowError, RuntimeError):
-    """A publication, noise or an optimiser was used in a fork of the process that opened it."""
+    """A publication, noise or an optimiser was used in a forked child of the process that opened it."""

@@ -1,4 +1,4 @@
-//! Tests of processes that connect and of those that do not.
+//! Tests which processes the cluster bootstrap connects, and which it refuses.
 
 use super::*;
 use std::iter;
@@ -18,7 +18,7 @@ fn cluster(process: usize, hosts: &[String], key: Option<&SharedKey>, seconds: u
     Cluster { process, hosts, key, timeout, on_fault: |reason| panic!("{reason}") }
 }
 
-/// A process in a separate thread.
+/// A process of the cluster, simulated by a thread.
 struct ProcessThread(JoinHandle<Result<ProcessLinks, String>>);
 
 fn start(cluster: Cluster, workers: usize, pipeline: &'static [u8]) -> ProcessThread {
@@ -33,7 +33,8 @@ impl ProcessThread {
     }
 }
 
-/// Returns the number of links of each process. All keep their links until the last one has them.
+/// Returns the number of links of each process. Each process keeps its links until all processes
+/// are connected.
 fn link_counts(processes: impl IntoIterator<Item = ProcessThread>) -> Vec<Result<usize, String>> {
     let ended: Vec<_> = processes.into_iter().map(|process| process.0.join().unwrap()).collect();
     ended.into_iter().map(|links| Ok(links?.iter().flatten().count())).collect()
@@ -52,14 +53,14 @@ fn connect_all(
 }
 
 #[test]
-fn processes_with_one_key_or_none_are_connected() {
+fn processes_connect_with_the_same_key_or_no_key() {
     for key in [None, Some(&key())] {
         assert_eq!(connect_all(key, &[b"p".as_slice(); 3], &[2; 3]), [Ok(2), Ok(2), Ok(2)]);
     }
 }
 
 #[test]
-fn processes_that_run_something_else_are_refused() {
+fn another_pipeline_or_worker_count_is_refused() {
     for (pipelines, workers, expected) in [
         ([b"p".as_slice(), b"q"], [1, 1], "runs another pipeline"),
         ([b"p", b"p"], [1, 2], "has another number of workers"),
@@ -79,39 +80,39 @@ fn a_process_with_another_key_or_none_is_dropped() {
     let (ours, theirs) = (key(), key());
     for wrong in [None, Some(&theirs)] {
         let hosts = free_addresses(2);
-        let called = start(cluster(0, &hosts, Some(&ours), 2), 1, b"p");
-        let caller = start(cluster(1, &hosts, wrong, 1), 1, b"p");
-        let error = caller.error();
+        let listening = start(cluster(0, &hosts, Some(&ours), 2), 1, b"p");
+        let connecting = start(cluster(1, &hosts, wrong, 1), 1, b"p");
+        let error = connecting.error();
         assert!(error.contains("same key"), "{error}");
-        let error = called.error();
+        let error = listening.error();
         assert!(error.contains("callers were dropped"), "{error}");
     }
 }
 
-/// Calls process 0 as process 2 of three.
-fn called_by_the_third(hosts: &[String], key: &SharedKey) -> Result<EncryptedLink<TcpStream>, ClusterError> {
+/// Connects to process 0 as process 2 of three. Retries until process 0 listens.
+fn connect_as_process_2(hosts: &[String], key: &SharedKey) -> Result<EncryptedLink<TcpStream>, ClusterError> {
     let pipeline = Sha256::digest(b"p").into();
     let own = Greeting { process: 2, to: 0, processes: 3, workers: 1, pipeline };
     loop {
         match attempt(&hosts[0], Some(key), &own) {
-            Ok(done) => return done,
+            Ok(result) => return result,
             Err(_) => thread::sleep(Duration::from_millis(10)),
         }
     }
 }
 
 #[test]
-fn a_connected_process_keeps_its_number_and_its_end_reaches_all() {
+fn a_process_number_is_taken_once_and_its_end_is_noticed() {
     let (hosts, key) = (free_addresses(3), key());
-    let called = start(cluster(0, &hosts, Some(&key), 600), 1, b"p");
-    let link = called_by_the_third(&hosts, &key).unwrap();
+    let listening = start(cluster(0, &hosts, Some(&key), 600), 1, b"p");
+    let link = connect_as_process_2(&hosts, &key).unwrap();
     for _ in 0..3 {
-        let second = called_by_the_third(&hosts, &key).map(|_| ());
+        let second = connect_as_process_2(&hosts, &key).map(|_| ());
         assert!(matches!(second, Err(ClusterError::Taken { process: 0 })), "{second:?}");
     }
-    assert!(!called.0.is_finished(), "it waits for process 1");
+    assert!(!listening.0.is_finished(), "it waits for process 1");
     drop(link);
-    let error = called.error();
+    let error = listening.error();
     assert!(error.contains("process 2 has ended"), "{error}");
 }
 
@@ -133,28 +134,31 @@ fn absent_processes_are_named() {
     let error = connect(1);
     assert!(error.contains("process 0 was not reached"), "{error}");
     let error = connect(0);
-    assert!(error.contains("1 of the processes after this one"), "{error}");
-    let error = connect(2);
+    assert!(error.contains("1 of the processes with higher numbers did not connect"), "{error}");
+}
+
+#[test]
+fn a_process_number_beyond_the_hosts_is_refused() {
+    let error = start(cluster(2, &free_addresses(2), None, 1), 1, b"p").error();
     assert!(error.contains("process 2 of 2"), "{error}");
 }
 
 #[test]
-fn strangers_delay_no_process() {
+fn unknown_connections_do_not_delay_the_cluster() {
     for key in [None, Some(&key())] {
         let hosts = free_addresses(2);
-        let called = start(cluster(0, &hosts, key, 60), 1, b"p");
+        let listening = start(cluster(0, &hosts, key, 60), 1, b"p");
         let connect = || iter::repeat_with(|| TcpStream::connect(&hosts[0])).find_map(Result::ok).unwrap();
-        // More silent callers than may wait, and some that send bytes.
+        // More silent connections than `MAX_CALLERS`, and some that send bytes of other protocols.
         let silent: Vec<_> = (0..2 * MAX_CALLERS).map(|_| connect()).collect();
-        for says in [&b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"[..], &[0; 24], &[0xff; 1000]] {
-            let _ = connect().write_all(says);
+        let http = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n";
+        for bytes in [&http[..], b"hushflow, not encrypted", &[0; 24], &[0xff; 1000]] {
+            let _ = connect().write_all(bytes);
         }
-        let plain = [b"hushflow".as_slice(), &1u32.to_le_bytes(), &[1, 0, 0, 0, 1, 0, 0, 0, 9, 9, 9, 9]];
-        connect().write_all(&plain.concat()).unwrap();
-        let begun = Instant::now();
-        let caller = start(cluster(1, &hosts, key, 60), 1, b"p");
-        assert_eq!(link_counts([called, caller]), [Ok(1), Ok(1)]);
-        assert!(begun.elapsed() < Duration::from_secs(30), "no process waited for the strangers");
+        let started = Instant::now();
+        let connecting = start(cluster(1, &hosts, key, 60), 1, b"p");
+        assert_eq!(link_counts([listening, connecting]), [Ok(1), Ok(1)]);
+        assert!(started.elapsed() < Duration::from_secs(30), "no process waited for the others");
         drop(silent);
     }
 }

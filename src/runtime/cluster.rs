@@ -89,9 +89,10 @@ pub enum ClusterError {
         /// The last failure.
         reason: String,
     },
-    /// Not all later processes called in time.
+    /// Not all processes with higher numbers connected in time.
     #[error(
-        "{missing} of the processes after this one did not call within {seconds} s ({reason}): start all processes"
+        "{missing} of the processes with higher numbers did not connect within {seconds} s ({reason}): \
+         start all processes"
     )]
     Missing {
         /// Number of missing processes.

@@ -15,6 +15,7 @@ use crate::source::ResumePoint;
 use crate::state::{Position, SourcePosition};
 
 /// Source tag of the partitions of an embedder: the low byte. Above it is the partition's number.
+/// A training run tags the digest of its rows likewise, but never in the same state directory.
 const TAG: u32 = 8;
 
 /// Partitions have numbers below this one.

@@ -1,5 +1,5 @@
-//! Trains a model: each step releases the clipped gradients of its batch and commits them as an
-//! epoch is committed.
+//! Trains a model. Each step releases noisy sums of the clipped gradients of its batch, and commits
+//! them like an epoch.
 //!
 //! ```text
 //! rows ─ gradients ─ clip ─ add ─ release ─ commit ─→ both logs
@@ -7,18 +7,17 @@
 //!            └───── parameters after t ←──────┘
 //! ```
 //!
-//! A step is committed before anyone sees it, the loop included. A killed run therefore leaves a
-//! step either without a committed frame, so nobody saw it, or with one, which the next run reads
-//! back. Its noise is never drawn again. Parameters are a function of the public log
+//! A step is committed before anyone sees it, the loop included. So a killed run leaves a step in
+//! one of two states. Without a committed frame, nobody has seen it. With one, the next run reads
+//! it back and does not draw its noise again. Parameters are a function of the public log
 //! ([`TrainedModel`]).
 //!
 //! Random batches follow from a secret key that is committed with every step, in the private log. A
-//! run that goes on takes the batches that it would have taken. They are chosen by one thread, and
-//! no count, message or metric depends on their sizes.
+//! resumed run takes the same batches as an uninterrupted one. One thread chooses the batches. No
+//! count, message or metric depends on their sizes.
 //!
 //! Several workers share the rows of a step. Each clips and adds the gradients of its rows. The
-//! sums are integers, so they, and with them everything that is released, do not depend on the
-//! number of workers.
+//! sums are integers. So neither the sums nor the releases depend on the number of workers.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -38,18 +37,19 @@ use crate::publication::{MomentPublication, Publication};
 use crate::state::{PublicReader, SourcePosition};
 use crate::training::{Examples, TrainedModel};
 
-/// Number in place of a source tag that marks the digest of the rows.
-const ROWS: u32 = 8;
+/// Source tag of a position that holds the digest of the rows instead of a source's position. The
+/// partitions of an embedder have the same tag, but never in the state directory of a training run.
+const ROW_DIGEST_TAG: u32 = 8;
 
-/// Rows whose gradients are clipped together.
-const TOGETHER: usize = 64;
+/// Number of gradients passed to the clipper in one call. Each is clipped on its own.
+const GRADIENTS_PER_CALL: usize = 64;
 
-/// Trains until all steps are released or the run is stopped. `publication` is the one of this
-/// state directory, and `examples` are the rows of the pipeline. `listen` gets the model once
-/// before the first new step, and after every step.
+/// Trains until all steps are released or the run is stopped. `publication` belongs to the state
+/// directory in `options`, and `examples` holds the pipeline's rows. `listen` receives the model
+/// before the first new step and after every step.
 ///
 /// # Errors
-/// [`RunError`]; what was committed before stays committed.
+/// [`RunError`]. Steps that were committed stay committed.
 pub fn train(
     pipeline: &Pipeline,
     publication: &MomentPublication,
@@ -62,28 +62,28 @@ pub fn train(
     noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;
     let fault = |error: &dyn std::fmt::Display| RunError::Fault(error.to_string());
     let mut model = TrainedModel::begin(publication).map_err(|error| fault(&error))?;
-    let opened = open_store(pipeline, &Publication::Moments(publication.clone()), options)?;
-    let (store, recovered) = opened;
+    let (store, recovered) = open_store(pipeline, &Publication::Moments(publication.clone()), options)?;
+    // A publication without training has no scheme, and the model above has refused it.
     let scheme = publication.batch_scheme()?.ok_or(RunError::Checkpoint)?;
     let key = match recovered.positions.first() {
-        Some(position) => key_of(position, examples, scheme)?,
+        Some(position) => recover_key(position, examples, scheme)?,
         None => BatchKey::draw(noise).map_err(|error| RunError::Start(error.to_string()))?,
     };
-    let rows = position(examples, scheme, &key);
+    let position = row_digest_position(examples, scheme, &key);
     let mut batches = WorkerBatches::of_key(examples.len(), scheme, key);
     let (start, _) = RunStart::recover(publication, recovered, noise)?;
     let measurement =
         publication.measurement(noise)?.build().map_err(crate::publication::PublicationError::from)?;
     let shards = measurement.shards();
-    let mut machines: Vec<ReleaseShard> =
+    let mut release_shards: Vec<ReleaseShard> =
         (0..shards.number()).map(|shard| measurement.machine(shard)).collect();
-    for (machine, shard) in machines.iter_mut().zip(0..) {
-        machine.restore(start.states.get(&shard).ok_or(RunError::Checkpoint)?)?;
+    for (release_shard, shard) in release_shards.iter_mut().zip(0..) {
+        release_shard.restore(start.states.get(&shard).ok_or(RunError::Checkpoint)?)?;
     }
     read_back(pipeline, options, start.first_epoch, &mut model)?;
     let mut journal =
-        Journal::new(store, (Vec::new(), None), None, Arc::clone(&options.metrics)).always_at(rows);
-    info!(first_step = start.first_epoch, "training resumes after the last committed step");
+        Journal::new(store, (Vec::new(), None), None, Arc::clone(&options.metrics)).always_at(position);
+    info!(first_step = start.first_epoch, "training starts at this step");
     options.control.begin();
     listen(&model);
     let sums = || {
@@ -99,11 +99,11 @@ pub fn train(
         let batch = examples.rows(batches.of_step(step).map_err(|error| fault(&error))?);
         let sums = sums_of_step(&mut workers, (&batch, &model), examples, shards);
         let sums = sums.map_err(|error| fault(&error))?;
-        let released = machines.iter_mut().zip(&sums);
-        let released = released.map(|(machine, sums)| machine.release_row(step, sums.row()));
+        let released = release_shards.iter_mut().zip(&sums);
+        let released = released.map(|(shard, sums)| shard.release_row(step, sums.row()));
         let released = ReleasedEpoch::new(step, released.collect::<Result<_, _>>()?);
         let states = match step.is_multiple_of(CHECKPOINT_INTERVAL) {
-            true => (0..).zip(machines.iter().map(ReleaseShard::save)).collect(),
+            true => (0..).zip(release_shards.iter().map(ReleaseShard::save)).collect(),
             false => Vec::new(),
         };
         let commit = EpochCommit { released, marks: Vec::new(), sums, states };
@@ -118,26 +118,27 @@ fn is_random(scheme: Scheme) -> bool {
     !matches!(scheme, Scheme::InOrder { .. })
 }
 
-/// Returns the position that every step is committed with: the digest of the rows and, if batches
-/// are random, the key that chooses them. The key is durable with the first released step, so no
-/// coin of a released step is tossed again. It is as secret as the sums beside it.
-fn position(examples: &Examples, scheme: Scheme, key: &BatchKey) -> SourcePosition {
+/// Returns the position committed with every step: the digest of the rows and, for random batches,
+/// the key that chooses them. The key is durable before the first step is released, so the batch of
+/// a released step is never drawn again. The key is as secret as the exact sums beside it.
+fn row_digest_position(examples: &Examples, scheme: Scheme, key: &BatchKey) -> SourcePosition {
     let mut payload = examples.digest().to_vec();
     if is_random(scheme) {
         payload.extend(key.as_bytes());
     }
-    SourcePosition { partition: ROWS, offset: 0, payload }
+    SourcePosition { partition: ROW_DIGEST_TAG, offset: 0, payload }
 }
 
-/// Returns the key of an earlier run over the same rows.
-fn key_of(found: &SourcePosition, examples: &Examples, scheme: Scheme) -> Result<BatchKey, RunError> {
+/// Returns the batch key of an earlier run. Fails with [`RunError::OtherRows`] if the rows have
+/// changed.
+fn recover_key(found: &SourcePosition, examples: &Examples, scheme: Scheme) -> Result<BatchKey, RunError> {
     let digest = examples.digest();
     let key = found.payload.strip_prefix(&digest).ok_or(RunError::OtherRows)?;
     // Batches in order have no key, and need none.
     let key =
         if is_random(scheme) { key.try_into().map_err(|_| RunError::OtherRows)? } else { [0; KEY_BYTES] };
     let key = BatchKey::from_bytes(key);
-    if *found == position(examples, scheme, &key) { Ok(key) } else { Err(RunError::OtherRows) }
+    if *found == row_digest_position(examples, scheme, &key) { Ok(key) } else { Err(RunError::OtherRows) }
 }
 
 /// Reads the steps of earlier runs from the public log.
@@ -167,9 +168,9 @@ fn sums_of_step(
     shards: Shards,
 ) -> Result<Vec<Sums>, ClippedSumsError> {
     let (parameters, scale) = (model.parameters(), model.scale());
-    let each = rows.len().div_ceil(workers.len()).max(1);
+    let rows_per_worker = rows.len().div_ceil(workers.len()).max(1);
     thread::scope(|scope| {
-        let mut shares = workers.iter_mut().zip(rows.chunks(each));
+        let mut shares = workers.iter_mut().zip(rows.chunks(rows_per_worker));
         let own = shares.next();
         let add =
             |(worker, rows): (&mut GradientWorker, &[usize])| worker.add(rows, (parameters, scale), examples);
@@ -179,28 +180,28 @@ fn sums_of_step(
             others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
         joined.fold(own, Result::and)
     })?;
-    let cut = shards.split(0..shards.coordinates());
-    let runs = cut.map(|(_, run)| run.start as usize..run.end as usize);
-    let plus = |these: Vec<Sums>, those: Vec<Sums>| -> Vec<Sums> {
-        these.into_iter().zip(&those).map(|(these, those)| these.plus(0, those, None)).collect()
+    let pieces = shards.split(0..shards.coordinates());
+    let ranges = pieces.map(|(_, range)| range.start as usize..range.end as usize);
+    let add = |left: Vec<Sums>, right: Vec<Sums>| -> Vec<Sums> {
+        left.into_iter().zip(&right).map(|(left, right)| left.plus(0, right, None)).collect()
     };
-    let of_workers = workers.iter_mut().map(|worker| worker.sums.take(runs.clone()));
-    Ok(of_workers.reduce(plus).unwrap_or_default())
+    let of_workers = workers.iter_mut().map(|worker| worker.sums.take(ranges.clone()));
+    Ok(of_workers.reduce(add).unwrap_or_default())
 }
 
-/// Clips and adds the gradients of some rows of a step. Wiped.
+/// Clips and adds the gradients of a share of a step's rows. Its buffers are zeroed on drop.
 struct GradientWorker {
     sums: ClippedSums,
-    /// Gradients that are clipped together.
+    /// Gradients waiting to be clipped, one by one, in the next call.
     gradients: zeroize::Zeroizing<Vec<f64>>,
-    /// Number of values in `gradients` at which they are clipped.
-    most: usize,
+    /// Length of `gradients` at which they are clipped and added.
+    capacity: usize,
 }
 
 impl GradientWorker {
     fn new(sums: ClippedSums, publication: &MomentPublication) -> Self {
-        let most = TOGETHER * publication.layout().dimension;
-        Self { sums, gradients: zeroize::Zeroizing::new(Vec::with_capacity(most)), most }
+        let capacity = GRADIENTS_PER_CALL * publication.layout().dimension;
+        Self { sums, gradients: zeroize::Zeroizing::new(Vec::with_capacity(capacity)), capacity }
     }
 
     fn add(
@@ -209,7 +210,7 @@ impl GradientWorker {
         (parameters, scale): (&[f64], &[f64]),
         examples: &Examples,
     ) -> Result<(), ClippedSumsError> {
-        let Self { sums, gradients, most } = self;
+        let Self { sums, gradients, capacity } = self;
         let mut added = Ok(());
         let mut add = |gradients: &mut Vec<f64>| {
             if added.is_ok() {
@@ -220,7 +221,7 @@ impl GradientWorker {
         examples.gradients(rows, parameters, &mut |gradient| {
             gradient.iter_mut().zip(scale).for_each(|(value, scale)| *value *= scale);
             gradients.extend_from_slice(gradient);
-            if gradients.len() >= *most {
+            if gradients.len() >= *capacity {
                 add(gradients);
             }
         });

@@ -39,7 +39,7 @@ pub fn noise_correlations(
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{kinds_of_strategies, mechanism};
+    use super::super::tests::{mechanism, strategies};
     use super::*;
     use crate::strategy::Strategy;
     use nalgebra::{DMatrix, DVector};
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn the_correlation_is_that_of_the_rows_of_both_decoders() {
-        for strategy in kinds_of_strategies() {
+        for strategy in strategies() {
             let (name, inverse) = (strategy.name(), inverse(&*strategy));
             let mechanism = mechanism(strategy);
             for decays in [[0.9, 0.999], [0.5, 0.99], [0.99, 0.2], [0.9, 0.9]] {

@@ -275,7 +275,7 @@ const FIRST_STRETCH: u64 = 4096;
 /// let mechanism = MatrixMechanism::new(parameters, strategy)?;
 /// let noise = std::sync::Arc::new(ViewNoise::new(&mechanism, &Workload::Prefix, horizon));
 /// let views = [(); 100].map(|()| View::sharing(&mechanism, &noise, 1));
-/// assert_eq!(noise.found(), 0, "nothing has been asked for");
+/// assert_eq!(noise.computed(), 0, "nothing has been asked for");
 /// # drop(views);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -319,7 +319,7 @@ impl ViewNoise {
     }
 
     /// Number of epochs whose levels have been computed.
-    pub fn found(&self) -> usize {
+    pub fn computed(&self) -> usize {
         self.first.lock().len()
     }
 

@@ -44,7 +44,7 @@ fn a_view_inverts_strategy_and_units() {
         let mechanism = mechanism(strategy);
         let mut view = View::new(&mechanism, &workload, keys, horizon);
         for epoch in 1..=horizon {
-            // Counts t and 2t; a record of the largest norm is 2²⁰ and its square 2⁴⁰ on the grid.
+            // Counts are t and 2t. On the grid, the clip norm is 2²⁰ and its square 2⁴⁰.
             let (t, unit, square) = (epoch as i128, 1i128 << 20, 1i128 << 40);
             let sums = [t, t * unit, -t * square, 2 * t, 3 * unit, square];
             let mut values = [0; 6];
@@ -60,7 +60,10 @@ fn a_view_inverts_strategy_and_units() {
             for (key, (found, expected)) in moments.iter().zip(expected).enumerate() {
                 assert_eq!((found.epoch, found.key as usize), (epoch, key));
                 for (found, expected) in found.coordinates.iter().zip(expected) {
-                    assert!((found - expected).abs() < 1e-9, "{workload} {epoch}: {found} {expected}");
+                    assert!(
+                        (found - expected).abs() < 1e-9,
+                        "{workload} {epoch}: found {found}, expected {expected}"
+                    );
                 }
             }
             assert_eq!((moments[0].count(), moments[0].first().len()), (moments[0].coordinates[0], 1));
@@ -77,10 +80,11 @@ fn noise_levels_agree_with_the_theorem() {
     for epoch in 1..=9u32 {
         let noise = view.push(&[0; 3]).unwrap().next().unwrap().noise;
         let root = f64::from(epoch).sqrt();
-        // For ν = c = 1/2: 2ζσ√t, ζ√2 times this number, and √2/ζ times this number.
+        // With second-moment weight ν = 1/2 and count weight c = 1/2: 2ζσ√t for first moments, ζ√2
+        // times that for second moments, √2/ζ times that for counts.
         let expected = [4.0 * root, 8.0 * 2f64.sqrt() * root, 4.0 / 2f64.sqrt() * root];
         for (found, expected) in [noise.first, noise.second, noise.count].into_iter().zip(expected) {
-            assert!((found / expected - 1.0).abs() < 1e-8, "{found} {expected}");
+            assert!((found / expected - 1.0).abs() < 1e-8, "found {found}, expected {expected}");
         }
     }
 }
@@ -99,7 +103,7 @@ fn buffered(buffers: Buffers) -> Arc<dyn Strategy> {
     Arc::new(Buffered::new(name.parse().unwrap(), parameters).unwrap())
 }
 
-pub(super) fn kinds_of_strategies() -> Vec<Arc<dyn Strategy>> {
+pub(super) fn strategies() -> Vec<Arc<dyn Strategy>> {
     let named = [
         ("identity", "prefix"),
         ("square-root", "prefix"),
@@ -122,9 +126,9 @@ pub(super) fn kinds_of_strategies() -> Vec<Arc<dyn Strategy>> {
 }
 
 #[test]
-fn increments_have_the_covariance_of_the_inverse() {
+fn noise_of_increments_has_the_covariance_of_the_inverse() {
     let steps = 12;
-    for strategy in kinds_of_strategies() {
+    for strategy in strategies() {
         let name = strategy.name();
         let inverse = strategy.matrix(steps).unwrap().entries().try_inverse().unwrap();
         let expected = &inverse * inverse.transpose();
@@ -145,8 +149,8 @@ fn increments_have_the_covariance_of_the_inverse() {
     }
 }
 
-/// Without noise, the squares are those of epoch sums, and the subtracted bias is that of the
-/// noise.
+/// On releases without noise, the kept squares equal those of the epoch sums. The debiased squares
+/// are lower by the variance of the noise.
 #[test]
 fn squares_agree_with_those_of_epoch_sums() {
     let layout = Layout::new(2, SecondMoment::Full);
@@ -162,7 +166,7 @@ fn squares_agree_with_those_of_epoch_sums() {
         let mut expected = [0.0; 3];
         let mut bias = 0.0;
         for t in 1..=4_usize {
-            // Sums (t, −2) in real units: ζ = 2 is 2²⁰.
+            // Epoch sums are (t, −2) in the unit of the data; on the grid, ζ = 2 is 2²⁰.
             let (x, y) = ((t as i128) << 19, -(2_i128 << 19));
             let mut values = [0; 3];
             encoder.encode(&[7, x, y], &mut values).unwrap();
@@ -190,42 +194,43 @@ fn squares_agree_with_those_of_epoch_sums() {
     }
 }
 
-/// Releases squares through the shards and takes the keys as samples: debiased squares have the
-/// mean `Σu²` and the stated standard deviation.
+/// Releases many keys through a shard and treats each key as one sample: debiased squares have the
+/// mean `Σu²`. The stated variance is 97 % to 106 % of the observed one for `identity`, and at
+/// least 80 % for `square-root`.
 ///
 /// The noise is seeded, so there is no false alarm. With fresh noise one comparison in 10⁸ would be
 /// off by six standard errors.
 #[test]
 fn squares_are_unbiased_with_the_stated_deviation() {
-    let (keys, horizon, length) = (20_000_u32, 4_u64, 1_i128 << 22);
-    for (name, least) in [("identity", 0.97), ("square-root", 0.8)] {
+    let (keys, horizon, sum) = (20_000_u32, 4_u64, 1_i128 << 22);
+    for (name, least, most) in [("identity", 0.97, 1.06), ("square-root", 0.8, f64::INFINITY)] {
         let strategy = build(name, &Workload::Prefix, Some(horizon)).unwrap();
         let mechanism = MatrixMechanism::new(parameters(Method::Pp), strategy).unwrap();
         let shards = Shards::new(keys, mechanism.layout(), 1);
         let mut shard = ReleaseShard::new(0, shards, &mechanism, NoiseSource::Seeded(5));
         let mut view = View::new(&mechanism, &Workload::Prefix, keys, horizon);
         for epoch in 1..=horizon {
-            let values = shard.release(epoch, &[1, length].repeat(keys as usize)).unwrap();
+            let values = shard.release(epoch, &[1, sum].repeat(keys as usize)).unwrap();
             let squares: Vec<_> = view
                 .push(&values)
                 .unwrap()
                 .map(|moments| (moments.second()[0], moments.noise.second))
                 .collect();
-            let truth = epoch as f64 * (2.0 * length as f64 / f64::from(1 << 20)).powi(2);
-            let number = f64::from(keys);
-            let mean = squares.iter().map(|(square, _)| square).sum::<f64>() / number;
-            let variance = squares.iter().map(|(square, _)| (square - mean).powi(2)).sum::<f64>() / number;
-            let stated = squares.iter().map(|(_, noise)| noise * noise).sum::<f64>() / number;
-            let error = (variance / number).sqrt();
+            let truth = epoch as f64 * (2.0 * sum as f64 / f64::from(1 << 20)).powi(2);
+            let count = f64::from(keys);
+            let mean = squares.iter().map(|(square, _)| square).sum::<f64>() / count;
+            let variance = squares.iter().map(|(square, _)| (square - mean).powi(2)).sum::<f64>() / count;
+            let stated = squares.iter().map(|(_, noise)| noise * noise).sum::<f64>() / count;
+            let error = (variance / count).sqrt();
             assert!((mean - truth).abs() < 6.0 * error, "{name} {epoch}: {mean}, not {truth} ± {error}");
             let ratio = stated / variance;
-            assert!(ratio > least && (ratio < 1.06 || least < 0.9), "{name} {epoch}: {ratio}");
+            assert!(ratio > least && ratio < most, "{name} {epoch}: {ratio}");
         }
     }
 }
 
 #[test]
-fn levels_are_computed_up_to_the_requested_epoch() {
+fn levels_are_computed_in_blocks_up_to_the_requested_epoch() {
     let horizon = 10_000;
     for (name, workload) in
         [("square-root", "prefix"), ("identity", "window:5000"), ("square-root", "average")]
@@ -235,12 +240,13 @@ fn levels_are_computed_up_to_the_requested_epoch() {
         let whole: Vec<f64> = strategy.decoder_row_norms(&workload, horizon).collect();
         let mechanism = mechanism(strategy);
         let levels = Arc::new(ViewNoise::new(&mechanism, &workload, horizon));
+        // Making views computes no levels.
         let _views = [(); 10].map(|()| View::sharing(&mechanism, &levels, 1));
-        assert_eq!(levels.found(), 0);
-        for (epoch, found) in [(0, 4096), (4095, 4096), (4096, 8192), (100, 8192), (9999, 10_000)] {
+        assert_eq!(levels.computed(), 0);
+        for (epoch, computed) in [(0, 4096), (4095, 4096), (4096, 8192), (100, 8192), (9999, 10_000)] {
             let (first, second) = levels.at(epoch).unwrap();
             assert!((first - whole[epoch]).abs() <= 1e-12 * whole[epoch], "{workload} {epoch}");
-            assert_eq!((first, levels.found()), (second, found), "{workload} {epoch}");
+            assert_eq!((first, levels.computed()), (second, computed), "{workload} {epoch}");
         }
         assert_eq!(levels.at(10_000), None);
     }

@@ -1,9 +1,10 @@
 //! Applies a workload to a stream, one row at a time, in bounded memory and without drift.
 //!
-//! Sums are compensated: the error of every addition is itself a floating-point number (Knuth's
-//! TwoSum, The Art of Computer Programming 4.2.2), and these errors are summed separately. So a
-//! running sum keeps its last bit over any horizon. The window never subtracts, so values that have
-//! left it leave no rounding error behind.
+//! The running sums of `prefix`, `average` and `momentum` are compensated: the error of every
+//! addition is itself a floating-point number (Knuth's TwoSum, The Art of Computer Programming
+//! 4.2.2), and these errors are summed separately. So rounding errors of single additions do not
+//! add up over the horizon. The window never subtracts, so values that have left it leave no
+//! rounding error behind.
 //!
 //! # Workload matrices
 //! [`MatrixWorkload`] is a workload given entry by entry: any lower-triangular matrix, with one row
@@ -13,7 +14,7 @@ use super::{Workload, WorkloadError};
 use nalgebra::DMatrix;
 use std::sync::Arc;
 
-/// `(A x)_t` for every coordinate of a stream of rows x.
+/// Computes the rows of `A x` for a stream of rows x, coordinate by coordinate.
 ///
 /// Memory: one to three rows, and k more for a window of length k; all rows for a matrix given
 /// entry by entry.
@@ -145,16 +146,16 @@ struct WindowSums {
     /// Rows of this block up to `position`, then suffix sums of the previous block (not in the
     /// first block).
     rows: Vec<f64>,
-    block: Vec<f64>,
+    block_sum: Vec<f64>,
     position: usize,
 }
 
 impl WindowSums {
     fn new(length: u64, coordinates: usize) -> Self {
-        Self { length, rows: Vec::new(), block: vec![0.0; coordinates], position: 0 }
+        Self { length, rows: Vec::new(), block_sum: vec![0.0; coordinates], position: 0 }
     }
 
-    /// Writes the sums, divided by the length times `divisor`.
+    /// Adds a row. Writes the window's sums to `view`, divided by `length · divisor`.
     fn push(&mut self, increment: &[f64], divisor: f64, view: &mut [f64]) {
         if self.position as u64 == self.length {
             self.start_block();
@@ -169,18 +170,18 @@ impl WindowSums {
         if let Some(older) = self.rows.get(start + width..start + 2 * width) {
             view.copy_from_slice(older);
         }
-        for ((view, block), &x) in view.iter_mut().zip(&mut self.block).zip(increment) {
-            *block += x;
-            *view = (*view + *block) / (self.length as f64 * divisor);
+        for ((view, sum), &x) in view.iter_mut().zip(&mut self.block_sum).zip(increment) {
+            *sum += x;
+            *view = (*view + *sum) / (self.length as f64 * divisor);
         }
     }
 
     fn start_block(&mut self) {
-        let width = self.block.len();
-        for position in (0..self.rows.len() - width).rev() {
-            self.rows[position] += self.rows[position + width];
+        let width = self.block_sum.len();
+        for index in (0..self.rows.len() - width).rev() {
+            self.rows[index] += self.rows[index + width];
         }
-        self.block.fill(0.0);
+        self.block_sum.fill(0.0);
         self.position = 0;
     }
 }
@@ -204,12 +205,13 @@ impl MatrixWorkload {
         &self.rows
     }
 
-    /// Whether every entry depends only on its lag `t − i`.
+    /// Returns whether every entry depends only on its lag `t − i`.
     pub fn is_toeplitz(&self) -> bool {
         self.toeplitz
     }
 
     pub(super) fn squared(&self) -> Self {
+        // A square may overflow, and entries must stay finite.
         let rows = self.rows.map(|entry| (entry * entry).min(f64::MAX));
         Self { name: format!("{} squared", self.name), rows, toeplitz: self.toeplitz }
     }
@@ -265,7 +267,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_stream_gets_the_rows_of_the_matrix(
-            text in "prefix|average|(exponential|momentum|adam):0\\.[1-9]|window:[1-9][0-9]?",
+            text in "prefix|average|(exponential|momentum|adam):0\\.[1-9]|window(-mean)?:[1-9][0-9]?",
             coordinates in 0usize..4,
             seed: u64,
         ) {
@@ -277,14 +279,18 @@ mod tests {
                 for c in 0..coordinates {
                     let dense: f64 =
                         (1..=t).map(|i| workload.coefficient(t as u64, i as u64) * rows[i - 1][c]).sum();
-                    prop_assert!((found[c] - dense).abs() < 1e-13 * t as f64, "{text} {t}: {} {dense}", found[c]);
+                    let value = found[c];
+                    prop_assert!(
+                        (value - dense).abs() < 1e-13 * t as f64,
+                        "{text} {t}: found {value}, expected {dense}"
+                    );
                 }
             }
             prop_assert_eq!(state.steps(), 70);
         }
     }
 
-    /// Values around 1 whose sums are known exactly: they are integers in units of 2⁻⁴⁰.
+    /// Values in (0, 2) whose sums are known exactly: they are integer multiples of 2⁻⁴⁰.
     #[test]
     fn sums_do_not_drift_over_many_steps() {
         const STEPS: usize = 100_000;
@@ -298,7 +304,10 @@ mod tests {
                 sum += i128::from(integer) - if t >= length { i128::from(integers[t - length]) } else { 0 };
                 let found = state.push(&[integer as f64 / 2f64.powi(40)]).unwrap()[0];
                 let exact = sum as f64 / 2f64.powi(40) / divisor;
-                assert!((found - exact).abs() <= 1e-12 * exact, "{text} at {t}: {found} against {exact}");
+                assert!(
+                    (found - exact).abs() <= 1e-12 * exact,
+                    "{text} at {t}: found {found}, expected {exact}"
+                );
             }
         };
         check("prefix", STEPS);
@@ -339,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn matrices_that_are_no_causal_workload_are_refused() {
+    fn matrices_that_are_not_a_causal_workload_are_refused() {
         let check = |rows: DMatrix<f64>, expected: WorkloadError| {
             assert_eq!(Workload::from_matrix("w.csv", rows), Err(expected));
         };

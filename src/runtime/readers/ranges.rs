@@ -1,5 +1,8 @@
-//! Ranges of files that other processes parse: how the first process hands them out, and what the
-//! others do.
+//! Parses ranges of files in other processes. The first process hands out the ranges, and the
+//! others parse them and pass on their rows.
+//!
+//! The board keeps parsed ranges until their turn. The clock is the reader's state: the first
+//! process lends it to the process that holds the next range.
 //!
 //! ```text
 //! first process    board ─ ranges ─→ parsers ─→ board ─→ rows in order ─→ its workers
@@ -23,41 +26,43 @@ use crate::source::{
     HeldRecords, ParsedRange, RangeHandover, RangeParser, RangePlan, RangeResult, RangeTaker,
 };
 
-/// Ranges that another process may have at a time, for each of its threads: one more than it
-/// parses, so that it need not wait for the next.
-const OUTSTANDING: usize = 2;
+/// Maximum number of outstanding ranges per thread of another process: one being parsed and one
+/// queued, so that the thread need not wait.
+const OUTSTANDING_PER_THREAD: usize = 2;
 
 /// The processes that parse ranges for the first one.
 pub(super) struct Helpers {
     pub(super) post: PostBox,
+    /// Number of processes, with the first one.
     pub(super) processes: usize,
-    /// Threads of each.
+    /// Number of parser threads in each process.
     pub(super) threads: usize,
 }
 
 impl Helpers {
-    /// Hands ranges out to the other processes, and collects what they have parsed.
+    /// Starts one thread per other process that hands out ranges, and one that collects the
+    /// replies. Returns the handle for taking rows from the holders.
     pub(super) fn start(self, board: &RangeBoard, plan: &Arc<RangePlan>, fault: &Fault) -> OtherHolders {
-        let mut free = Vec::new();
+        let mut releases = Vec::new();
         for process in 1..self.processes {
-            let number = OUTSTANDING * self.threads;
-            let (done, turns) = bounded(number);
-            (0..number).for_each(|_| {
-                let _ = done.try_send(());
+            let outstanding = OUTSTANDING_PER_THREAD * self.threads;
+            let (release, permits) = bounded(outstanding);
+            (0..outstanding).for_each(|_| {
+                let _ = release.try_send(());
             });
-            free.push(done);
+            releases.push(release);
             let (board, plan, post) = (board.clone(), Arc::clone(plan), Arc::downgrade(&self.post.post));
-            spawn("ranges", fault, move || hand_out(process, &board, &plan, &post, &turns));
+            spawn("range-requests", fault, move || hand_out(process, &board, &plan, &post, &permits));
         }
         let (board, received, raised) = (board.clone(), self.post.received, fault.clone());
         let (returned, results) = unbounded();
-        spawn("ranges", fault, move || {
+        spawn("range-replies", fault, move || {
             for message in received {
                 match message {
                     ReaderMessage::Parsed(process, range, extent) => {
                         board.put(range, ParsedRange::elsewhere(extent, process));
-                        let free = process.checked_sub(1).and_then(|index| free.get(index));
-                        let _ = free.map(|done| done.try_send(()));
+                        let release = process.checked_sub(1).and_then(|index| releases.get(index));
+                        let _ = release.map(|release| release.try_send(()));
                     }
                     // The receiver is gone if the run has ended.
                     ReaderMessage::HandBack(result) => drop(returned.send(*result)),
@@ -69,9 +74,9 @@ impl Helpers {
     }
 }
 
-/// Asks another process for one range after the other, whenever one of its `turns` is free.
-fn hand_out(process: usize, board: &RangeBoard, plan: &RangePlan, post: &WeakPost, turns: &Receiver<()>) {
-    while turns.recv().is_ok() {
+/// Sends another process the next range whenever it has a free permit.
+fn hand_out(process: usize, board: &RangeBoard, plan: &RangePlan, post: &WeakPost, permits: &Receiver<()>) {
+    while permits.recv().is_ok() {
         let Some((range, needed)) = board.hand_out() else { return };
         let Some(post) = post.upgrade() else { return };
         let request = RangeRequest { range, plan: plan.of_one(range), needed };
@@ -79,10 +84,10 @@ fn hand_out(process: usize, board: &RangeBoard, plan: &RangePlan, post: &WeakPos
     }
 }
 
-/// Ranges that a process has parsed, until their rows are taken.
+/// Parsed ranges whose rows have not been taken.
 type HeldRanges = Arc<Mutex<BTreeMap<usize, ParsedRange>>>;
 
-/// Parses ranges for the first process, on threads of its own, and takes their rows.
+/// Parses ranges for the first process on separate threads, and takes their rows.
 pub(super) struct RangeFollower {
     held: HeldRanges,
     requests: Sender<RangeRequest>,
@@ -115,13 +120,13 @@ impl RangeFollower {
         RangeFollower { held, requests, taker }
     }
 
-    /// Parses a range when a thread is free. Returns whether one will be.
+    /// Queues a range for the parser threads. Returns whether any of them still runs.
     pub(super) fn parse(&self, request: RangeRequest) -> bool {
         self.requests.send(request).is_ok()
     }
 
-    /// Takes the rows of a range. Returns the records, and what to send back; `None` if it is not
-    /// here.
+    /// Takes the rows of a range. Returns the records and the reply to the first process; `None` if
+    /// this process does not hold the range.
     pub(super) fn take(&mut self, handover: RangeHandover) -> Option<(HeldRecords, RangeResult)> {
         let range = self.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&handover.range)?;
         Some(self.taker.as_mut()?.take(handover, range))

@@ -22,7 +22,7 @@ use crate::harness::{
 use crate::stream_sinks as sinks;
 use cluster::KafkaCluster;
 use front::Front;
-use registry::SchemaRegistry;
+use registry::{SCHEMA_ID, SchemaRegistry};
 
 const STREAM: Stream = Stream { rows: 6000, epochs: 40 };
 
@@ -331,9 +331,9 @@ fn avro(row: &str) -> Vec<u8> {
 #[test]
 fn records_in_avro_are_read_by_their_schemas() {
     let case = KafkaStream::new();
-    let registry = SchemaRegistry::of(SCHEMA, Some("Authorization: Basic dTpw"));
-    registry.set_away(true);
-    let messages: Vec<Vec<u8>> = case.rows.iter().map(|row| framed(registry::NUMBER, &avro(row))).collect();
+    let registry = SchemaRegistry::serve(SCHEMA, Some("Authorization: Basic dTpw"));
+    registry.set_unavailable(true);
+    let messages: Vec<Vec<u8>> = case.rows.iter().map(|row| framed(SCHEMA_ID, &avro(row))).collect();
     // Messages that are cut, have an unknown or no schema, or are not Avro.
     let whole = &messages[0];
     let junk = [&whole[..30], &framed(9, &whole[5..]), &whole[5..], b"secret"];
@@ -358,7 +358,7 @@ fn records_in_avro_are_read_by_their_schemas() {
     assert!(releases(&case.state()).is_empty());
     stop(&live);
     wait(live).succeeded();
-    registry.set_away(false);
+    registry.set_unavailable(false);
     finish(&mut command("secret")).failed(1, &["the schema registry refuses the user or the password"]);
     let live = command("p").spawn().expect("the run starts");
     let ended = wait(live).succeeded();

@@ -1,45 +1,46 @@
-//! A small schema registry over HTTP, with one schema, which can be away and can ask for a
-//! password.
+//! A mock schema registry over HTTP with one schema. It can be unavailable, and can require a
+//! header such as a password.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Number of the schema.
-pub(super) const NUMBER: u32 = 258;
+/// Identifier of the schema.
+pub(super) const SCHEMA_ID: u32 = 258;
 
 pub(super) struct SchemaRegistry {
     port: u16,
-    is_away: Arc<AtomicBool>,
+    is_unavailable: Arc<AtomicBool>,
     requests: Arc<AtomicUsize>,
 }
 
 impl SchemaRegistry {
-    /// Begins to serve a schema. If a header line is given, requests need it.
-    pub(super) fn of(schema: &str, required: Option<&'static str>) -> Self {
+    /// Starts to serve `schema`. Requests without the header line `required` are answered with
+    /// status 401.
+    pub(super) fn serve(schema: &str, required: Option<&'static str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let is_away = Arc::<AtomicBool>::default();
+        let is_unavailable = Arc::<AtomicBool>::default();
         let requests = Arc::<AtomicUsize>::default();
         let body = serde_json::json!({ "schema": schema }).to_string();
-        let (away, served) = (Arc::clone(&is_away), Arc::clone(&requests));
+        let (unavailable, request_count) = (Arc::clone(&is_unavailable), Arc::clone(&requests));
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                served.fetch_add(1, Ordering::Relaxed);
-                // A client that has gone does not read its answer.
-                let _ = answer(&client, &body, required, away.load(Ordering::Relaxed));
+                request_count.fetch_add(1, Ordering::Relaxed);
+                // Ignore errors: the client may have disconnected.
+                let _ = respond(&client, &body, required, unavailable.load(Ordering::Relaxed));
             }
         });
-        SchemaRegistry { port, is_away, requests }
+        SchemaRegistry { port, is_unavailable, requests }
     }
 
     pub(super) fn url(&self) -> String {
         format!("http://127.0.0.1:{}/api", self.port)
     }
 
-    pub(super) fn set_away(&self, is_away: bool) {
-        self.is_away.store(is_away, Ordering::Relaxed);
+    pub(super) fn set_unavailable(&self, is_unavailable: bool) {
+        self.is_unavailable.store(is_unavailable, Ordering::Relaxed);
     }
 
     pub(super) fn requests(&self) -> usize {
@@ -47,18 +48,23 @@ impl SchemaRegistry {
     }
 }
 
-fn answer(mut client: &TcpStream, body: &str, required: Option<&str>, is_away: bool) -> std::io::Result<()> {
+fn respond(
+    mut client: &TcpStream,
+    body: &str,
+    required: Option<&str>,
+    is_unavailable: bool,
+) -> std::io::Result<()> {
     let mut lines = BufReader::new(client).lines();
     let request = lines.next().transpose()?.unwrap_or_default();
     let headers: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
     let is_allowed = required.is_none_or(|line| headers.iter().any(|header| header == line));
     let (status, body) = match request.as_str() {
-        _ if is_away => ("503 Service Unavailable", ""),
+        _ if is_unavailable => ("503 Service Unavailable", ""),
         _ if !is_allowed => ("401 Unauthorized", "{}"),
-        request if request.starts_with(&format!("GET /api/schemas/ids/{NUMBER} ")) => ("200 OK", body),
+        request if request.starts_with(&format!("GET /api/schemas/ids/{SCHEMA_ID} ")) => ("200 OK", body),
         _ => ("404 Not Found", "{\"error_code\":40403}"),
     };
-    // In two chunks.
+    // Send the body in two chunks, to test chunked transfer encoding.
     let (first, second) = body.split_at(body.len() / 2);
     let chunk =
         |part: &str| if part.is_empty() { String::new() } else { format!("{:x}\r\n{part}\r\n", part.len()) };

@@ -1,11 +1,11 @@
-//! Tests that the loop ends, learns the same on any number of workers, with encoded sums and with
-//! correlated noise, and can be replayed.
+//! Tests that the loop ends, gives the same parameters on any number of workers, and can be
+//! replayed: with encoded sums and with correlated noise.
 //!
 //! The last tests train on two sets of gradients with equal releases: the noise is shifted by the
 //! difference of the sums. The log, the width of its values and the parameters must then be equal,
-//! with encoded sums and with correlated noise, on any number of workers. Gradients are taken at
-//! equal parameters only if all earlier steps release equal values. So the offsets are found step
-//! by step, by one run of the loop for each.
+//! with encoded sums and with correlated noise, on any number of workers. Two sets of gradients are
+//! taken at the same parameters only if all earlier steps released the same values. So the offset
+//! of each step needs a run of its own.
 
 use super::*;
 use crate::adam::AdamSetting;
@@ -32,10 +32,11 @@ const RECORDS: usize = 30;
 const METHODS: [Method; 3] =
     [Method::Jme, Method::Pp, Method::BatchSquares { size: NonZeroU32::new(RECORDS as u32).unwrap() }];
 
-/// The value that replaces a record's gradient in a step, in every coordinate.
+/// The value that replaces every coordinate of a record's gradient in a step; `None` keeps the
+/// gradient.
 type Replacement = fn(step: u64, record: usize) -> Option<f64>;
 
-const USUAL: Replacement = |_, _| None;
+const UNCHANGED: Replacement = |_, _| None;
 
 const EXTREME: Replacement = |step, record| match (record as u64 + step) % 9 {
     0 => Some(f64::NAN),
@@ -49,9 +50,10 @@ const EXTREME: Replacement = |step, record| match (record as u64 + step) % 9 {
     _ => None,
 };
 
-/// The longest gradients in one direction, and in the opposite one with no usable gradient in some
-/// steps.
+/// All gradients in one direction, clipped to the largest norm.
 const LONG: Replacement = |_, _| Some(1e200);
+
+/// The opposite direction; in every third step no gradient is finite.
 const OPPOSITE: Replacement = |step, _| if step % 3 == 2 { Some(f64::NAN) } else { Some(-1.0) };
 
 /// Parameters by step, as bits.
@@ -61,15 +63,16 @@ fn bits(parameters: &[f64]) -> Vec<u64> {
     parameters.iter().map(|parameter| parameter.to_bits()).collect()
 }
 
-/// Pulls parameters towards a point, record by record.
+/// A learner with the gradients of a quadratic loss: each record pulls the parameters towards its
+/// own point.
 #[derive(Clone)]
-struct PullLearner {
+struct QuadraticLearner {
     replacement: Replacement,
     worker: usize,
     steps: Arc<Mutex<ParameterSteps>>,
 }
 
-impl Learner for PullLearner {
+impl Learner for QuadraticLearner {
     type Number = f64;
 
     fn gradients(&mut self, step: u64, records: &[usize], parameters: &[f64], give: &mut dyn FnMut(&[f64])) {
@@ -120,7 +123,7 @@ fn setup_of(source: NoiseSource, method: Method, strategies: Strategies, draw_la
     TrainingSetup::in_order(measurement, adam, vec![1.0; DIMENSION], RECORDS)
 }
 
-/// Released integers of a step, and which shards hold (and send) them in 64 bits.
+/// Released integers of a step, and which shards send them as 64-bit integers.
 type StepRelease = (Vec<i128>, Vec<bool>);
 
 #[derive(Debug, PartialEq)]
@@ -136,16 +139,16 @@ impl TrainingOutcome {
     }
 }
 
-/// Trains on this many workers. Three workers exchange bytes, as processes do.
+/// Trains on this many workers. Three workers exchange serialised messages, as processes do.
 fn run(workers: usize, records: usize, replacement: Replacement, setup: &TrainingSetup) -> TrainingOutcome {
     let (steps, fault) = (Arc::default(), Fault::new());
     setup.not_finite.store(0, Ordering::Relaxed);
-    let pull = PullLearner { replacement, worker: 0, steps: Arc::clone(&steps) };
+    let quadratic = QuadraticLearner { replacement, worker: 0, steps: Arc::clone(&steps) };
     let batches = DrawnBatches { records, ..setup.batches.clone() };
     let setup = TrainingSetup { batches, ..setup.clone() };
     let (shared, watched, (commit, commits)) = (setup.clone(), fault.clone(), mpsc::channel());
     let work = move |worker: &mut Worker| {
-        let learner = PullLearner { worker: worker.index(), ..pull.clone() };
+        let learner = QuadraticLearner { worker: worker.index(), ..quadratic.clone() };
         let commit = commit.clone();
         let log = move |epochs: &[EpochCommit<u64>]| {
             epochs.iter().try_for_each(|EpochCommit { released, .. }| {
@@ -176,24 +179,24 @@ fn has_learned(steps: &ParameterSteps) -> bool {
     distance(STEPS as usize) < 0.8 * distance(0)
 }
 
-/// Checks that training is the same on any number of workers and whenever noise is drawn. Returns
-/// the parameters.
-fn same_on_any_number_of_workers(setup: impl Fn(bool) -> TrainingSetup) -> ParameterSteps {
+/// Checks that the parameters depend neither on the number of workers nor on when noise is drawn.
+/// Returns them.
+fn check_same_on_any_number_of_workers(setup: impl Fn(bool) -> TrainingSetup) -> ParameterSteps {
     let (early, late) = (setup(false), setup(true));
-    let TrainingOutcome { steps, fault, .. } = run(1, RECORDS, USUAL, &late);
+    let TrainingOutcome { steps, fault, .. } = run(1, RECORDS, UNCHANGED, &late);
     assert_eq!(fault, None);
     assert!(steps.iter().map(|(step, _)| *step).eq(1..=STEPS + 1));
     for workers in [2, 3] {
-        assert_eq!(run(workers, RECORDS, USUAL, &late).steps, steps, "{workers} workers");
+        assert_eq!(run(workers, RECORDS, UNCHANGED, &late).steps, steps, "{workers} workers");
     }
-    assert_eq!(run(2, RECORDS, USUAL, &early).steps, steps, "noise is the same whenever it is drawn");
+    assert_eq!(run(2, RECORDS, UNCHANGED, &early).steps, steps, "noise is the same whenever it is drawn");
     steps
 }
 
 #[test]
 fn training_is_equal_on_any_number_of_workers() {
     for method in METHODS {
-        assert!(has_learned(&same_on_any_number_of_workers(|draw_late| setup(method, draw_late))));
+        assert!(has_learned(&check_same_on_any_number_of_workers(|draw_late| setup(method, draw_late))));
     }
 }
 
@@ -201,8 +204,9 @@ fn training_is_equal_on_any_number_of_workers() {
 fn training_with_correlated_noise_is_equal_on_any_number_of_workers() {
     for method in METHODS {
         let form = |strategies, draw_late| setup_of(NoiseSource::Seeded(4), method, strategies, draw_late);
-        let correlated = same_on_any_number_of_workers(|draw_late| form(buffered().correlated(), draw_late));
-        let encoded = run(1, RECORDS, USUAL, &form(buffered(), true)).steps;
+        let correlated =
+            check_same_on_any_number_of_workers(|draw_late| form(buffered().correlated(), draw_late));
+        let encoded = run(1, RECORDS, UNCHANGED, &form(buffered(), true)).steps;
         assert!(has_learned(&correlated) && has_learned(&encoded));
     }
 }
@@ -269,7 +273,7 @@ fn gradients_that_are_not_finite_count_as_zero() {
 
 #[test]
 fn steps_without_gradients_are_released() {
-    let outcome = run(2, 0, USUAL, &setup(Method::Pp, true));
+    let outcome = run(2, 0, UNCHANGED, &setup(Method::Pp, true));
     assert_eq!((outcome.steps.len() as u64, outcome.fault), (STEPS + 1, None));
     assert!(
         outcome
@@ -284,11 +288,11 @@ fn steps_without_gradients_are_released() {
 fn an_unusable_setting_is_a_fault() {
     let mut setup = setup(Method::Jme, true);
     setup.adam.setting.learning_rate = 0.0;
-    let fault = run(2, 3, USUAL, &setup).fault;
+    let fault = run(2, 3, UNCHANGED, &setup).fault;
     assert!(fault.is_some_and(|reason| reason.starts_with("learning_rate is 0")));
 }
 
-fn shifted(is_correlated: bool, offsets: &[Vec<i128>]) -> TrainingSetup {
+fn setup_with_offsets(is_correlated: bool, offsets: &[Vec<i128>]) -> TrainingSetup {
     let source = NoiseSource::Shifted { seed: 4, offsets: Offsets::new(offsets.to_vec()).leaked() };
     let strategies = if is_correlated { buffered().correlated() } else { buffered() };
     setup_of(source, Method::Jme, strategies, true)
@@ -298,14 +302,15 @@ fn shifted(is_correlated: bool, offsets: &[Vec<i128>]) -> TrainingSetup {
 fn offsets_for(target: &[Vec<i128>], replacement: Replacement, is_correlated: bool) -> Vec<Vec<i128>> {
     let mut offsets: Vec<Vec<i128>> = Vec::new();
     for (step, target) in target.iter().enumerate() {
-        let outcome = run(1, RECORDS, replacement, &shifted(is_correlated, &offsets));
+        let outcome = run(1, RECORDS, replacement, &setup_with_offsets(is_correlated, &offsets));
         let values = outcome.values().swap_remove(step);
         offsets.push(target.iter().zip(values).map(|(target, value)| target - value).collect());
     }
     offsets
 }
 
-/// Returns integers on both sides of ±2^bits in the coordinates that have noise.
+/// Returns the values with three of four coordinates that have noise moved to integers around
+/// 2^bits or −2^bits.
 fn around(bits: u32, values: &[Vec<i128>], setup: &TrainingSetup) -> Vec<Vec<i128>> {
     let noise = setup.measurement.mechanism().moments().noise().to_vec();
     let integer = |(at, &value): (usize, &i128)| match at % 4 {
@@ -318,12 +323,12 @@ fn around(bits: u32, values: &[Vec<i128>], setup: &TrainingSetup) -> Vec<Vec<i12
 }
 
 fn check_equal_releases(is_correlated: bool, [one, other]: [Replacement; 2], bits: Option<u32>) {
-    let plain = shifted(is_correlated, &[]);
+    let plain = setup_with_offsets(is_correlated, &[]);
     let natural = run(1, RECORDS, one, &plain).values();
     assert_ne!(natural, run(1, RECORDS, other, &plain).values(), "the gradients differ");
     let target = bits.map_or_else(|| natural.clone(), |bits| around(bits, &natural, &plain));
     let worlds = [one, other].map(|replacement| {
-        (replacement, shifted(is_correlated, &offsets_for(&target, replacement, is_correlated)))
+        (replacement, setup_with_offsets(is_correlated, &offsets_for(&target, replacement, is_correlated)))
     });
     let expected = run(1, RECORDS, one, &worlds[0].1);
     assert_eq!(expected.fault, None);
@@ -343,14 +348,14 @@ fn check_equal_releases(is_correlated: bool, [one, other]: [Replacement; 2], bit
 #[test]
 fn equal_releases_of_other_gradients_give_equal_parameters() {
     for is_correlated in [false, true] {
-        for worlds in [[USUAL, EXTREME], [EXTREME, LONG], [LONG, OPPOSITE]] {
+        for worlds in [[UNCHANGED, EXTREME], [EXTREME, LONG], [LONG, OPPOSITE]] {
             check_equal_releases(is_correlated, worlds, None);
         }
     }
 }
 
-/// Independent noise fits 64 bits before it is correlated, so releases with correlated noise can
-/// be chosen up to 2⁶².
+/// Correlated noise starts from independent noise in 64 bits. So with correlated noise the chosen
+/// releases go up to 2⁶² only.
 #[test]
 fn equal_releases_around_a_width_give_equal_parameters() {
     for (is_correlated, widths) in [(false, &[31, 63, 64, 100][..]), (true, &[31, 53, 61, 62])] {

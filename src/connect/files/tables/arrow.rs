@@ -1,4 +1,4 @@
-//! Tables as files of Arrow's IPC format, also called Feather.
+//! Writes tables as Arrow IPC files (also called Feather), and reads their metadata.
 
 use std::collections::HashMap;
 use std::io::Cursor;
@@ -12,11 +12,11 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 use super::METADATA;
 use super::columns::{ColumnValues, TableColumns};
 
-/// Encodes a table, in one batch.
+/// Encodes a table as one record batch.
 pub(super) fn encode(columns: &TableColumns, metadata: String) -> Result<Vec<u8>, ArrowError> {
     let (mut fields, mut arrays) = (Vec::new(), Vec::<ArrayRef>::new());
     for column in columns.columns() {
-        let (kind, nullable, array): (_, _, ArrayRef) = match &column.values {
+        let (data_type, nullable, array): (_, _, ArrayRef) = match &column.values {
             ColumnValues::Epochs(epochs) => {
                 (DataType::Int64, false, Arc::new(Int64Array::from(epochs.clone())))
             }
@@ -29,7 +29,7 @@ pub(super) fn encode(columns: &TableColumns, metadata: String) -> Result<Vec<u8>
                 (DataType::Float64, true, Arc::new(Float64Array::from(numbers.clone())))
             }
         };
-        fields.push(Field::new(&column.name, kind, nullable));
+        fields.push(Field::new(&column.name, data_type, nullable));
         arrays.push(array);
     }
     let schema = Schema::new(fields).with_metadata(HashMap::from([(METADATA.into(), metadata)]));
@@ -40,7 +40,7 @@ pub(super) fn encode(columns: &TableColumns, metadata: String) -> Result<Vec<u8>
     writer.into_inner()
 }
 
-/// Returns our metadata in a file.
+/// Returns the metadata that hushflow stored in a file, if any.
 pub(super) fn metadata(bytes: Vec<u8>) -> Result<Option<String>, ArrowError> {
     let reader = FileReader::try_new(Cursor::new(bytes), None)?;
     Ok(reader.schema().metadata().get(METADATA).cloned())
