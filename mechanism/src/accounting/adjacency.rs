@@ -38,14 +38,15 @@
 //! not change. In other pipelines, they may be among the values that change. Hence the factors 2
 //! and 4 above.
 //!
-//! Fewer steps are not enough, although e's other records stay the same in the *stream*. They need
-//! not stay the same behind the bound on participations: when the first row of e disappears, a
-//! later row passes that was cut before. So e leaves one pattern of epochs and enters another,
-//! which zero-out does not allow in one step. The squared distance is then up to twice the zero-out
-//! charge where no columns of C oppose each other, and up to four times where some do. If s moves
-//! from e to f, both change pattern at once, and e may enter an epoch that f enters too: √6 times
-//! the charge of zero-out, and √3 times that of replace-one. `operators/src/bound/attack.rs`
-//! measures these distances exactly, through the rule of the bound.
+//! Fewer steps are not enough. The other records of e stay the same in the *stream*, but different
+//! ones may pass the bound on participations: when the first row of e disappears, a later row
+//! passes that was cut before. So e leaves one pattern of epochs and enters another, which zero-out
+//! does not allow in one step. The squared distance is then up to twice the squared distance of a
+//! zero-out step where no columns of C oppose each other, and up to four times where some do. If s
+//! moves from e to f, both change pattern at once, and e may enter an epoch that f enters too: the
+//! distance is then √6 times that of one step of zero-out, and √3 times that of one step of
+//! replace-one. `operators/src/bound/attack.rs` measures these distances exactly, through the rule
+//! of the bound.
 //!
 //! The table holds for every limit of the bound (k, b, m, means of several records). It only
 //! requires that the rows that pass for an entity are a function of that entity's own rows. It also

@@ -79,7 +79,7 @@ impl RhoSpending {
     }
 
     /// Returns the noise multiplier 1/μ of a Gaussian mechanism that reveals at least as much: μ² =
-    /// 2ρ + πρ', μ rounded up.
+    /// 2ρ + πρ' for ρ of Gaussian noise and ρ' of selections, with μ rounded up.
     ///
     /// # Errors
     /// [`AccountingError`] if a part is negative or not finite, or if both are 0.

@@ -1,6 +1,6 @@
 //! Lists of named mechanisms, and their joint privacy cost by the best accountant.
 //!
-//! The list is fixed beforehand; each mechanism may depend on what the earlier ones have released.
+//! The list is fixed beforehand. Each mechanism may depend on the releases of earlier ones.
 //!
 //! | event | pair of [`pld`](super::pld) | μ² of Gaussian DP | ρ of zCDP |
 //! |---|---|---|---|
@@ -34,7 +34,7 @@ pub enum PrivacyEvent {
     Laplace(f64),
     /// Any ε-private mechanism.
     Pure(Epsilon),
-    /// Any ε-bounded-range mechanism: a selection by the exponential mechanism.
+    /// Any ε-bounded-range mechanism, such as a selection by the exponential mechanism.
     Selection(Epsilon),
 }
 
@@ -313,7 +313,8 @@ mod tests {
         }
     }
 
-    /// One accountant is exact for each list, and the others are never below it.
+    /// For each list the expected accountant gives the least ε. No ε is below the lower end of
+    /// `pld`, and δ at that ε exceeds the given δ by at most 0.1 %.
     #[test]
     fn the_best_accountant_gives_the_result() {
         for (text, expected) in [

@@ -6,8 +6,8 @@
 //! δ = Q(a) − e^ε Q(b) = φ(a) (R(a) − R(b)),      Q = 1 − Φ,  R = Q/φ,
 //! ```
 //!
-//! because e^ε φ(b) = φ(a). The right-hand side does not overflow. It does not cancel either,
-//! because the difference is computed as an integral where the terms agree. So `log δ` is right far
+//! because e^ε φ(b) = φ(a). The right-hand side does not overflow. Nor does it cancel, because the
+//! difference is computed as an integral where the terms nearly agree. So `log δ` is right far
 //! below the least positive float. Where a is negative and δ may be close to 1, the code uses the
 //! complement `1 − δ = φ(a) (R(−a) + R(b))`. δ falls in ε and in σ, so both inverses are found by
 //! bisection.

@@ -76,7 +76,7 @@ pub(super) const RULE: [(f64, f64); 4] = [
     (0.930_568_155_797_026_3, 0.173_927_422_568_726_93),
 ];
 
-/// A random number ≥ 0: masses under Q on a geometric grid.
+/// A nonnegative random variable: masses under Q on a geometric grid.
 #[derive(Clone, Debug)]
 struct GridLaw {
     /// h.
@@ -242,8 +242,8 @@ impl GridLaw {
     }
 }
 
-/// Returns the shares of the upper and the lower grid point in a mass that lies e^offset above the
-/// lower one.
+/// Returns the shares of the upper and the lower grid point in a mass whose value is e^offset times
+/// the lower point.
 fn split(offset: f64, step: f64) -> (f64, f64) {
     let whole = step.exp_m1();
     (offset.exp_m1() / whole, offset.exp() * (step - offset).exp_m1() / whole)

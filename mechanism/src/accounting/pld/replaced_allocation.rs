@@ -12,7 +12,7 @@
 //! ```
 //!
 //! For a given ε these are sums of independent numbers on a line. The second form holds because all
-//! Z_i have the same law.
+//! Z_i have the same distribution.
 //!
 //! # An upper bound for one ε
 //! E(Σ Z_i)₊ does not fall if Z_i becomes larger, or is spread with the same mean. So Z moves
@@ -64,8 +64,8 @@ const MASS_BEYOND_CELLS: f64 = 1e-12;
 /// Width of a cell of x.
 const WIDTH: f64 = 1.0 / 128.0;
 
-/// h, in standard deviations of Z. It adds at most 0.04²/4 to their square. If rare values make the
-/// deviation larger than Z(1) − Z(−1), the unit is this difference.
+/// h, in standard deviations of Z. The grid adds at most 0.04²/4 of the variance of Z. If rare
+/// values make the deviation larger than Z(1) − Z(−1), the unit is this difference.
 const STEP: f64 = 0.04;
 
 /// Largest number of steps up to the largest value, and largest number of steps of a window.
@@ -93,7 +93,7 @@ const CHUNK: usize = 512;
 /// A discrete pair that dominates a round.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReplacedAllocation {
-    /// Ascending, and symmetric.
+    /// Ascending, and symmetric around 0.
     losses: Vec<f64>,
     /// Masses of P and Q at index i and all after it.
     above: Vec<[f64; 2]>,
@@ -188,7 +188,7 @@ struct DivergenceBound {
     transform: Option<(usize, RealTransform)>,
 }
 
-/// Mean and standard deviation of R, and the size of a term's smallest value.
+/// Mean and standard deviation of R, and the size of a term at x = −5: lower terms are rare.
 struct Moments {
     mean: f64,
     deviation: f64,

@@ -18,7 +18,7 @@ fn mixture(components: &[(f64, f64)], deviation: f64) -> DominatingPair {
     DominatingPair::mixture(GaussianMixture::new(components, deviation).unwrap())
 }
 
-/// Pairs of every kind, in both directions.
+/// Pairs of all kinds except random allocation and replaced records, in both directions.
 fn pairs() -> Vec<DominatingPair> {
     let pairs = [
         DominatingPair::gaussian(sigma(1.3)).unwrap(),
@@ -258,7 +258,8 @@ fn epsilon_is_monotone_in_all_parameters() {
     assert_close(all, high(DominatingPair::gaussian(sigma(1.7)).unwrap(), 3, 1e-6), 1e-12);
 }
 
-/// Compares a selection together with measurements with an independent sum over all outcomes.
+/// Compares a Gaussian measurement and three pure mechanisms together with an independent sum over
+/// the outcomes of the pure ones.
 #[test]
 fn mixed_compositions_agree_with_quadrature() {
     let (noise, epsilon, count) = (2.0, 0.3_f64, 3);
