@@ -54,8 +54,8 @@ pub struct Canary {
 }
 
 impl Canary {
-    /// Builds one stream of several trials, each with its own keys. Trial i has the records of
-    /// `worlds[i]`.
+    /// Builds one stream of several trials, each with its own keys. Trial i has the records of the
+    /// world with number `worlds[i]`.
     pub(super) fn stream(&self, epochs: u64, worlds: &[usize]) -> CanaryStream {
         let records = worlds.iter().zip(0..).flat_map(|(&world, trial)| {
             let shift = trial * self.keys;

@@ -62,7 +62,7 @@ impl FaultyPath {
         Ok(last[1].clone())
     }
 
-    /// Returns the sums of whole cells, with the bug.
+    /// Returns the sums of one cell, with the bug.
     fn cell(&self, records: &[&CanaryRecord]) -> Vec<i128> {
         let rows: Vec<Vec<i128>> = records.iter().map(|record| self.row(&record.values)).collect();
         let mut sums = vec![0; self.layout.coordinates()];

@@ -17,8 +17,8 @@
 //! bound from the other trials is valid for any learned direction, because the statistic is fixed
 //! before they are drawn. For correct noise, learning costs about a share `FEATURES/trials` of μ.
 //!
-//! Releases of more than [`FEATURES`] coordinates are cut into [`FEATURES`] runs of coordinates,
-//! and each run is projected on its part of d.
+//! Releases of more than [`FEATURES`] coordinates are cut into at most [`FEATURES`] runs of
+//! coordinates, and each run is projected on its part of d.
 
 use super::bound::{Count, EventPair};
 use super::{AuditError, AuditSettings, AuditSubject, Canary};
@@ -63,7 +63,7 @@ pub(super) struct EventCounts {
 }
 
 impl<'a> TrialRuns<'a> {
-    /// For every pair of trials, a coin decides which trial is in which world.
+    /// Prepares a run. For every pair of trials, a coin decides which trial is in which world.
     pub(super) fn new(
         subject: &'a dyn AuditSubject,
         epochs: u64,

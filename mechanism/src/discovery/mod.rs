@@ -1,4 +1,4 @@
-//! Discovery of keys that the pipeline does not list: a key is shown from the epoch in which a
+//! Discovery of keys that the pipeline does not list: a key is shown from the epoch in which its
 //! noisy count first exceeds a public threshold.
 //!
 //! A log with discovery has a fixed number of *slots*, which are released like listed keys. A
@@ -82,13 +82,13 @@
 //! threshold is raised by this amount.
 //!
 //! # Exactly once
-//! The noise of an epoch's nodes comes from a secret of 32 bytes, drawn when the epoch closes, and
-//! the name of the key ([`Candidates`]). The private log holds the secret beside the exact sums. So
-//! a run that resumes computes the same noise for committed epochs. The tree of a key that appears
-//! later also begins with the first epoch, so no part of the mechanism starts at a private time. An
-//! epoch that was not committed has no release, and its secret is lost. A copy of a state directory
-//! draws secrets of its own. Noise of different keys is independent as long as SHA-256 and ChaCha20
-//! are indistinguishable from random.
+//! The noise of an epoch's nodes is derived from the name of the key and a secret of 32 bytes,
+//! which is drawn when the epoch closes ([`Candidates`]). The private log holds the secret beside
+//! the exact sums. So a run that resumes computes the same noise for committed epochs. The tree of
+//! a key also begins with the first epoch if the key appears later, so no part of the mechanism
+//! starts at a private time. An epoch that was not committed has no release, and its secret is
+//! lost. A copy of a state directory draws secrets of its own. Noise of different keys is
+//! independent as long as SHA-256 and ChaCha20 are indistinguishable from random.
 //!
 //! # Sources
 //! Thresholds for keys that only one neighbour has: Korolova et al. 2009; Wilson et al. 2020; for
@@ -170,7 +170,8 @@ pub struct DiscoveryParameters {
     pub most: u32,
     /// A key with a smaller count is never shown; at least 1.
     pub at_least: u64,
-    /// The threshold after every epoch; by default the least ones that `delta` allows.
+    /// One threshold for all epochs. By default each epoch has its own: the least that `delta`
+    /// allows.
     pub threshold: Option<u64>,
     /// The tested count.
     pub counted: Counted,
@@ -278,7 +279,7 @@ impl Discovery {
         if tail < f64::MIN_POSITIVE {
             return Err(DiscoveryParameterError::Delta { found: delta, least: keys * of_one });
         }
-        // The margin exceeds the error of the quantile, which is a few last bits.
+        // The margin exceeds the error of the quantile, a few units in the last place.
         let quantile = quantile::normal(tail.min(0.5)) * (1.0 + 1e-9);
         let total_variation = rounded_up(delta + of_trees(2.0 * keys)?.total_variation());
         let gaussian = DiscreteGaussian::new(scale);
