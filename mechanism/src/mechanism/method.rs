@@ -115,10 +115,11 @@ impl fmt::Display for Method {
 /// the noise from the claim.
 ///
 /// If records are replaced in place, the default λ is that of Algorithm 1. For other neighbours it
-/// is that of [`MomentWeights::default_for`]. If C₁ ≠ C₂ it is multiplied by V₁/V₂, the ratio of
-/// their squared sensitivities for vectors of norm 1, so that λ does not depend on the scale of C₂.
-/// The count has the largest weight that does not increase the sensitivity: c = ½ with ν = ½ if
-/// C₁ = C₂, and c = 1 otherwise.
+/// is that of [`MomentWeights::default_for`]. If C₁ ≠ C₂, the default is multiplied by V₁/V₂, the
+/// ratio of the squared sensitivities of C₁ and C₂ for vectors of norm 1. So the noise of first
+/// moments does not depend on the scale of C₂. Under replace-one the count has the largest weight
+/// that does not increase the sensitivity: c = ½ with ν = ½ if C₁ = C₂, and c = 1 otherwise. Under
+/// zero-out every weight increases the sensitivity, and c = ½.
 fn jme_claim(parameters: &MomentParameters, geometry: &MomentGeometry) -> Result<JointClaim, MechanismError> {
     let (neighbours, dimension) = (parameters.neighbours, parameters.layout.dimension);
     let default = MomentWeights::default_for(neighbours, dimension);
@@ -181,10 +182,10 @@ fn ime_claim(
 ///                                                without count
 /// ```
 ///
-/// For one participation 4Z is 4(1+ν)·max‖c_i‖². It exceeds the joint sensitivity as long as the
-/// count is small: it bounds records replaced in place, whose count cancels, and the count matters
-/// for records that move. If no overlaps are negative and all moments go through one C, c = 1 +
-/// ν is still free: `2(c + 1 + ν) = 4(1 + ν)`, the default. τ is
+/// For one participation 4Z is 4(1+ν)·max‖c_i‖². 4Z exceeds the joint sensitivity as long as the
+/// weight of the count is small. It bounds records replaced in place, whose counts cancel; the
+/// count matters only for records that move to another cell. If no overlaps are negative and all
+/// moments go through one C, c = 1 + ν is still free: `2(c + 1 + ν) = 4(1 + ν)`, the default. τ is
 /// [`second_moment_weight`](MomentParameters::second_moment_weight); by default ν = τζ² = ½.
 fn cs_claim(parameters: &MomentParameters, geometry: &MomentGeometry) -> Result<JointClaim, MechanismError> {
     let (neighbours, dimension) = (parameters.neighbours, parameters.layout.dimension);
