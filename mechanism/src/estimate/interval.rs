@@ -20,8 +20,8 @@ pub enum IntervalSubject {
     /// need only large samples; covariances also need a population that is about Gaussian.
     Population {
         /// Largest weight of a record in the moments, above 0: 1 for sums. n records of weights w
-        /// are worth (Σw)²/Σw² ≥ Σw/max w of equal weight. The latter number is used: exact for
-        /// equal weights, with wider intervals otherwise.
+        /// are worth (Σw)²/Σw² ≥ Σw/max w records of equal weight. The latter number is used: it is
+        /// exact for equal weights, and gives wider intervals otherwise.
         heaviest: f64,
     },
 }
@@ -56,7 +56,7 @@ impl Interval {
     /// All real numbers.
     pub const UNBOUNDED: Self = Interval { lower: f64::NEG_INFINITY, upper: f64::INFINITY };
 
-    /// Whether it contains x.
+    /// Returns whether the interval contains x.
     pub fn contains(&self, x: f64) -> bool {
         self.lower <= x && x <= self.upper
     }
@@ -71,7 +71,7 @@ impl Interval {
         self.map(|x| x.max(0.0).sqrt())
     }
 
-    /// Returns the distance of the ends.
+    /// Returns the distance between the ends.
     pub fn width(&self) -> f64 {
         self.upper - self.lower
     }

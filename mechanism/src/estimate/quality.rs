@@ -28,7 +28,8 @@ pub const SIGNAL_TO_NOISE: f64 = 2.0;
 /// How large the noise of an estimate is relative to the bounds of its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quality {
-    /// At most half the variance of a column whose standard deviation is a quarter of its range.
+    /// The expected norm of the noise is at most half the variance of a column whose standard
+    /// deviation is a quarter of the distance between its bounds.
     Good,
     /// Larger noise.
     NoiseDominated,

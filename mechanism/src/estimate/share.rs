@@ -27,7 +27,7 @@ pub struct Share {
 
 impl Share {
     /// Estimates the share of a `part` in a `whole`, each given with the standard deviation of its
-    /// noise. The interval contains it with probability `level`.
+    /// noise. The interval contains the share with probability `level`.
     ///
     /// ```
     /// use hushflow_mechanism::estimate::share::Share;

@@ -34,11 +34,13 @@ pub(super) struct NoiseTree {
     branching: usize,
     deviation: f64,
     count_deviation: Option<f64>,
-    /// V of each node, level by level, bins first, and the sums of those before it.
+    /// V of each node, level by level, bins first.
     variances: Vec<Vec<f64>>,
+    /// For each node, the sum of V of all nodes before it in its level.
     before: Vec<Vec<f64>>,
-    /// V below the root, and of the total.
+    /// Sum of V of the top level.
     below_root: f64,
+    /// Variance of the noise of the total.
     pub(super) total_variance: f64,
 }
 
