@@ -6,10 +6,10 @@
 //! ([`composition`](super::composition)). Guarantees about different pairs must first be converted
 //! to the same pairs.
 //!
-//! Write `R → S: f` when every mechanism whose squared, noise-scaled distance is at most μ² for all
-//! pairs of R has distance at most (fμ)² for all pairs of S. Distances obey the triangle
-//! inequality. So f is the number of R-steps that lead from one stream of an S-pair to the other
-//! (group privacy: Dong, Roth & Su 2022, Theorem 2.14, gives fμ-GDP).
+//! Take any mechanism whose squared distance, in deviations of its noise, is at most μ² for all
+//! pairs of R. `R → S: f` says that its squared distance is then at most (fμ)² for all pairs of S.
+//! Distances obey the triangle inequality. So f is the number of R-steps that lead from one stream
+//! of an S-pair to the other (group privacy: Dong, Roth & Su 2022, Theorem 2.14, gives fμ-GDP).
 //!
 //! # The same unit
 //! | from | to | f | why |

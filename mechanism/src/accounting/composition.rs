@@ -26,8 +26,8 @@
 //! not enough to bound δ alone. A person who has seen a loss could then choose between more μ² and
 //! more E, and take the worse of both.
 //!
-//! *Proof.* An (ε_j, δ_j)-private mechanism, also one that interacts, is a random function of a bit
-//! of randomised response, or with probability δ_j of the bit itself (Kairouz, Oh & Viswanath 2015;
+//! *Proof.* An (ε_j, δ_j)-private mechanism, interactive or not, is a random function of a bit of
+//! randomised response, or with probability δ_j of the bit itself (Kairouz, Oh & Viswanath 2015;
 //! Lyu 2022 for interactive ones). Let P' and Q' be the distributions of everything if no bit is
 //! revealed. Then `P ≤ D + Π(1−δ_j) P'` and `Q ≥ Π(1−δ_j) Q'`. The losses of the bits under P' are
 //! at most E on every path, and those of the Gaussian draws sum to N(μ²/2, μ²), with the normal
@@ -129,9 +129,9 @@ impl Spending {
         })
     }
 
-    /// Returns the cost for streams that are `steps` steps apart ([`steps_to`]): μ and E are
-    /// multiplied by `steps`, and D by `1 + e^E + … + e^((steps−1)E)`, which is at least the sum
-    /// for every single mechanism (group privacy).
+    /// Returns the cost for streams that are `steps` steps apart ([`steps_to`]), by group privacy.
+    /// μ and E are multiplied by `steps`, and D by `1 + e^E + … + e^((steps−1)E)`. That is at least
+    /// the sum of what the single mechanisms cost.
     ///
     /// # Errors
     /// [`AccountingError::Overspent`] if μ² or E exceeds 2³².

@@ -20,7 +20,8 @@
 
 use super::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, gaussian};
 
-/// The coarsest grid for which the bounds apply, in grid steps per standard deviation.
+/// Minimum number of grid steps per standard deviation for which the bounds apply: the coarsest
+/// grid.
 pub const MIN_GRID_SCALE: f64 = 64.0;
 
 /// Bound of s² times the total variation of one draw.

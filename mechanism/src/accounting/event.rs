@@ -10,9 +10,9 @@
 //! | `pure:ε` | randomised response | [`bounded_range::equivalent_noise_multiplier`] | ε²/2 |
 //! | `selection:ε` | logistic | πε²/8 | ε²/8 |
 //!
-//! Sampling does not raise δ: the mixture is a random function of a pair of normal laws. The value
-//! of ρ is from Bun & Steinke 2016, Proposition 3.3, for a pure mechanism, and from Cesar & Rogers
-//! 2021, Lemma 3.2, for a selection.
+//! Sampling does not raise δ: the mixture is a random function of a pair of normal distributions.
+//! The value of ρ is from Bun & Steinke 2016, Proposition 3.3, for a pure mechanism, and from Cesar
+//! & Rogers 2021, Lemma 3.2, for a selection.
 
 use super::pld::{Composition, DominatingPair, Enclosure};
 use super::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, Rho, bounded_range, gaussian, zcdp};

@@ -111,8 +111,8 @@ fn ratio(x: f64) -> f64 {
 
 /// Returns `R(x) − R(x + step)`, for `x ≥ −1`, `step > 0`.
 ///
-/// Where the two terms nearly agree, the code integrates `−R′` instead, by a rule whose error is
-/// below the last bit: `−R′` is entire, and changes over lengths of about max(1, x).
+/// Where the two terms nearly agree, the code integrates `−R′` instead. The error of the rule is
+/// below the last bit, because `−R′` is entire, and changes over lengths of about max(1, x).
 fn decrease(x: f64, step: f64) -> f64 {
     if step > (x / 4.0).max(0.5) {
         return ratio(x) - ratio(x + step);

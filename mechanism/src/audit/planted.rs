@@ -188,7 +188,8 @@ fn findings(subject: &dyn AuditSubject, audited: &AuditClaim, trials: u64) -> Ve
     canaries.iter().map(finding_of).collect()
 }
 
-/// Checks that an honest mechanism is not accused, and that its worst canary comes near the claim.
+/// Checks that an honest mechanism has no violations. Its worst canary comes near the claim if the
+/// claim is `attained`.
 fn check_honest(case: &AuditCase, attained: bool) {
     let audited = audited(case);
     let findings = findings(&RealPath::new(audited.mechanism.clone()).unwrap(), &audited, 60_000);

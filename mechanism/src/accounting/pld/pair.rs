@@ -16,10 +16,10 @@
 //!   (Kairouz, Oh & Viswanath 2015).
 //! - **Laplace noise of scale b, shifted by 1**: the Laplace mechanism of sensitivity 1. The
 //!   largest shift is the worst.
-//! - **Logistic laws F, shifted by ε**: every ε-bounded-range mechanism, such as the exponential
-//!   mechanism, by the lemma.
+//! - **Logistic distributions F, shifted by ε**: every ε-bounded-range mechanism, such as the
+//!   exponential mechanism, by the lemma.
 //!
-//! **Lemma.** The pair of two logistic laws at distance ε dominates every ε-bounded-range
+//! **Lemma.** The pair of two logistic distributions at distance ε dominates every ε-bounded-range
 //! mechanism. *Proof.* By step (1) of the lemma of
 //! [`bounded_range`](crate::accounting::bounded_range), the least errors of a test are bounded by
 //! two chords from (0, 1) and (1, 0) to a corner, and every corner lies on the trade-off curve of

@@ -24,8 +24,8 @@
 //! - from below the smallest value up to it;
 //! - from a value between multiples of the step h to both of them.
 //!
-//! Then R is a multiple of h, and a Fourier transform gives the law r of b − 1 terms. With
-//! `g(k) = E[Z; Z > −kh]` the bound is Σ r(k) g(k). Errors that are added (u = 2⁻⁵³):
+//! Then R is a multiple of h, and a Fourier transform gives the distribution r of the sum of b − 1
+//! terms. With `g(k) = E[Z; Z > −kh]` the bound is Σ r(k) g(k). Errors that are added (u = 2⁻⁵³):
 //!
 //! - *Masses* have relative errors below [`ROUNDING`], so the expectation of a positive function of
 //!   b terms has b times that. Shares of a multiple of h move a mean by at most 4u(W + cV).
@@ -339,7 +339,8 @@ impl DivergenceBound {
         Bounded { value, error }
     }
 
-    /// Returns the cyclic law of b − 1 terms from −`reach` on, and a bound of its error.
+    /// Returns the cyclic distribution of the sum of b − 1 terms, from −`reach` on, and a bound of
+    /// its error.
     fn rest(&mut self, grid: &Discretization, length: usize, reach: i64) -> (Vec<f64>, f64) {
         if self.transform.as_ref().is_none_or(|(known, _)| *known != length) {
             self.transform = Some((length, RealTransform::new(length)));
@@ -378,7 +379,7 @@ impl DivergenceBound {
     }
 }
 
-/// A law on multiples of a step, in ascending order; an index may come several times.
+/// A distribution on multiples of a step, in ascending order; an index may occur several times.
 struct Discretization {
     step: f64,
     masses: Vec<(i64, f64)>,

@@ -156,7 +156,7 @@ fn single_pairs_agree_with_closed_forms() {
     for at in [0.0_f64, 0.1, 0.39] {
         let laplace = composed(DominatingPair::laplace(2.5).unwrap(), 1).delta(eps(at));
         assert_encloses(laplace, -((at - 0.4) / 2.0).exp_m1(), 1e-3);
-        // The trade-off (1 + Kx)(1 + Ky) = 1 + K of logistic laws, at the slope −e^ε.
+        // The trade-off (1 + Kx)(1 + Ky) = 1 + K of logistic distributions, at the slope −e^ε.
         let range = 0.8_f64;
         let roots = (range / 2.0).exp() - (at / 2.0).exp();
         let logistic = composed(DominatingPair::bounded_range(eps(range)).unwrap(), 1).delta(eps(at));
