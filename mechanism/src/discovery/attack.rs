@@ -1,5 +1,5 @@
-//! Attacks on discovery. They measure how often a key of a single record or entity is shown and how
-//! far records move the noisy nodes, and compare a restored state with one that ran on.
+//! Attacks on discovery. They measure how often a key of a single record or entity is shown, and
+//! how far records move the noisy nodes. They also compare a restored state with one that ran on.
 //! `entity_attack` attacks the contributions of entities.
 
 use super::{
