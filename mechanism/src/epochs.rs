@@ -165,7 +165,8 @@ impl Schedule {
     ///
     /// # Errors
     /// [`ScheduleError::TooSmall`] names the first field that is out of range;
-    /// [`ScheduleError::Calendar`] if the runs of a calendar don't follow each other from the start.
+    /// [`ScheduleError::Calendar`] if the runs of a calendar leave gaps or overlap, or start
+    /// elsewhere.
     pub fn check(&self) -> Result<(), ScheduleError> {
         let at_least = |field, found: i64, least| match found < least {
             true => Err(ScheduleError::TooSmall { field, found, least }),

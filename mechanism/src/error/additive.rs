@@ -16,9 +16,9 @@
 //! to 1. The records have mean μ and covariance `Σ = Σ_i a_i x_i x_iᵀ − μμᵀ`.
 //!
 //! ## JME
-//! `Ŝ − μ̂μ̂ᵀ` has the noise of Ŝ, `μzᵀ + zμᵀ` and zzᵀ, where z is the noise of μ̂, of variance
-//! `v = τ₁²r²` in every coordinate. r is the norm of row t of AC⁻¹ divided by the sum of row t of
-//! A. Debiasing adds vI. The worst case is `‖μ‖ = ζ`, which equal records reach at all steps
+//! `Ŝ − μ̂μ̂ᵀ` has the noise of Ŝ, `μzᵀ + zμᵀ` and zzᵀ, where z is the noise of μ̂. Its variance is
+//! `v = τ₁²r²` in every coordinate, where r is the norm of row t of AC⁻¹ divided by the sum of row
+//! t of A. Debiasing adds vI. The worst case is `‖μ‖ = ζ`, which equal records reach at all steps
 //! together. Hence
 //!
 //! ```text
@@ -122,11 +122,11 @@ impl NoiseDeviations {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InPlaceRelease {
-    /// d, at least 1.
+    /// Dimension d, at least 1.
     pub dimension: usize,
-    /// ζ, above 0.
+    /// Clip norm ζ, above 0.
     pub clip_norm: f64,
-    /// σ: noise divided by sensitivity.
+    /// Noise multiplier σ: noise deviation divided by sensitivity.
     pub noise_multiplier: f64,
     /// `‖C₁‖`: the largest norm of a column of the strategy of first moments.
     pub first_column_norm: f64,

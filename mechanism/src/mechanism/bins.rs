@@ -17,8 +17,8 @@
 //!                       S = min(4V, 2V + 2k²g)          replace-one
 //! ```
 //!
-//! *Proof.* Let u_i be the vector of bins that the entity's record adds to in step i, over all
-//! keys: H entries of 1 at most, so ‖u_i‖² ≤ H and ⟨u_i, u_j⟩ ∈ [0, H] for any two records.
+//! *Proof.* Let u_i be the vector that the entity's record adds to the bins of all keys in step i.
+//! It has at most H entries of 1. So ‖u_i‖² ≤ H, and ⟨u_i, u_j⟩ ∈ [0, H] for any two records.
 //! Zero-out removes such vectors: ‖C₁u‖² ≤ H·V. In place, steps and keys stay, and the difference
 //! of each step is u_i − w_i with ‖u_i − w_i‖² ≤ ‖u_i‖² + ‖w_i‖² ≤ 2H, so ‖C₁(u − w)‖² ≤ 2H·V. For
 //! replace-one, with X = C₁ᵀC₁,
@@ -53,7 +53,7 @@
 //! √H times that. With the default weights of JME, s₀² is 4V for replaced and 2V for blanked
 //! records, so s grows by √(1 + w/2): by 12 % for w = ½.
 
-/// w.
+/// w, the default weight of the bins of all histograms together.
 pub(super) const WEIGHT: f64 = 0.5;
 
 #[cfg(test)]

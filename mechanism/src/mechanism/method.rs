@@ -137,7 +137,7 @@ pub const DEFAULT_FIRST_MOMENT_SHARE: f64 = 0.5;
 /// α-IME, independent moment estimation: two Gaussian mechanisms that share the budget.
 ///
 /// Algorithm 4. The first query is (κn, u) through C₁, the second S through C₂, each with noise for
-/// its own sensitivity: s₁ is the joint sensitivity with ν = 0, s₂ is derived at the head of
+/// its own sensitivity. s₁ is the joint sensitivity with ν = 0, and s₂ is derived at the head of
 /// `mechanism/geometry.rs`. A Gaussian mechanism of noise multiplier 1/μ is μ-GDP, and two of them
 /// together are √(μ₁² + μ₂²)-GDP (Dong, Roth & Su 2022, Cor. 2). The budget μ = 1/σ splits as
 ///
@@ -152,8 +152,8 @@ pub const DEFAULT_FIRST_MOMENT_SHARE: f64 = 0.5;
 ///
 /// # As a joint claim
 /// With s = s₁/√α and ν = (s₁²/α)(1−α)/s₂² these are the noises of one mechanism of sensitivity s
-/// for (κn, u, √ν·S), whose bound is `s₁² + ν s₂² = s₁²/α = s²`: both queries at their worst at
-/// once.
+/// for (κn, u, √ν·S). Its bound `s₁² + ν s₂² = s₁²/α = s²` assumes that both queries are at their
+/// worst at once.
 ///
 /// For replace-one through C₁ with overlaps of at least 0, the count weight c = 1 is free
 /// (`max(4, 2(c + 1)) = 4`), and the default.

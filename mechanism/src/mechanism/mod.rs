@@ -183,7 +183,7 @@ impl MomentParameters {
 /// `squared`, excluding the rounding of recursive encoders.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JointClaim {
-    /// ν and c.
+    /// ν and c, the weights of second moments and of the count.
     pub weights: MomentWeights,
     /// Bound of `c‖C₁Δn‖² + ‖C₁Δu‖² + ν‖C₂ΔS‖²` with lengths in units of ζ, plus the terms of the
     /// sent records and of the bins, rounded up.
@@ -230,7 +230,7 @@ pub struct MomentMechanism {
     rounding: RoundingLoss,
     /// m: the most records of an entity in a step, which the noise multiplier contains.
     records_at_once: u32,
-    /// s/ζ.
+    /// s/ζ, the sensitivity in units of the clip norm.
     relative_sensitivity: f64,
     noise: Vec<CoordinateNoise>,
 }

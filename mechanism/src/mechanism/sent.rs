@@ -48,7 +48,7 @@
 //! e is a constant, so every part of a run uses the same value. With c ≥ ½ every s₀² is at least
 //! (c + 1)·S ≥ 1.5·S, so s grows by at most 1 %.
 
-/// e.
+/// e, the weight of the number of sent records.
 pub(super) const WEIGHT: f64 = 0.03;
 
 #[cfg(test)]
@@ -69,8 +69,9 @@ mod tests {
     const KEYS: usize = 3;
     const EPOCHS: usize = 3;
     const SIGMA: f64 = 0.7;
-    /// m and M.
+    /// m.
     const COUNTED: u32 = 2;
+    /// M.
     const SENT: u32 = 5;
 
     fn parameters(method: Method, neighbours: Neighbours, second: SecondMoment) -> MomentParameters {

@@ -65,8 +65,8 @@ numbers!(enum ClipError { 0 NoColumns, 1 ClipNorm(norm), 2 JointWeight(weight), 
 
 /// Maps records into the ζ-ball and rounds them to its grid.
 ///
-/// A record x becomes z with `z_j = (x_j − centre_j) / half_width_j`, is clamped to the public
-/// bounds (−1 ≤ z_j ≤ 1), scaled down to norm ζ if it is longer, and rounded to integers
+/// A record x becomes z with `z_j = (x_j − centre_j) / half_width_j`, clamped to the public bounds
+/// (−1 ≤ z_j ≤ 1). Then z is scaled down to norm ζ if it is longer, and rounded to integers
 /// `q ≈ z · 2²⁰/ζ`. A mean of z is read back as `centre_j + half_width_j · z_j`.
 ///
 /// ```

@@ -9,8 +9,8 @@
 //! Sums of up to [`NARROW_RECORDS`] records are kept in 64 bits: `|Σq| ≤ Σ|q|² ≤ 2²²·2⁴⁰`. The
 //! recipient borrows these sums without a copy. Their memory is overwritten when all borrowers have
 //! returned them. The width of sums depends on the layout and the number of records alone, never on
-//! values: a record that is not finite or of extreme size goes through its own row, and joins the
-//! same sums.
+//! values. A record that is not finite or of extreme size goes through a row of its own (the long
+//! path), and joins the same sums.
 
 use super::clip::{BALL, step_back};
 use super::products::BLOCK_ROWS;
