@@ -84,7 +84,7 @@ impl NoiseBall {
     ///
     /// At the maximum (w, x)·m equals half the gradient, with a multiplier m ≥ v hₖ for all k, v =
     /// spread². The norm of the solution falls as m grows, and its reciprocal is concave (Moré &
-    /// Sorensen 1983), so Newton's method rises to the multiplier from any smaller one, such as one
+    /// Sorensen 1983). So Newton's method rises to the multiplier from any smaller one, such as one
     /// at which a single coordinate leaves the ball. Signs of a do not matter, so they are taken
     /// positive and kept away from 0, where the multiplier would not determine x. The remaining
     /// error of m is mostly in the norm, which is then corrected.

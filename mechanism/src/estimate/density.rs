@@ -112,8 +112,8 @@ pub struct Density {
     /// to first order.
     pub mean_noise: DVector<f64>,
     /// Standard deviation of the noise of each entry of the covariance before projection, with the
-    /// estimate in place of the unknown truth. 0 for entries that diagonal second moments do not
-    /// estimate.
+    /// estimate in place of the unknown truth. It is 0 for entries that diagonal second moments do
+    /// not estimate.
     pub covariance_noise: DMatrix<f64>,
     /// Weighted count of records.
     pub count: f64,
@@ -343,7 +343,7 @@ fn log_determinant(factor: &Cholesky<f64, Dyn>) -> f64 {
 #[derive(Clone, Debug)]
 pub struct Sampler {
     mean: DVector<f64>,
-    /// L.
+    /// L, the Cholesky factor of the covariance.
     factor: DMatrix<f64>,
 }
 

@@ -71,7 +71,7 @@ const SHARES: Interval = Interval { lower: 0.0, upper: 1.0 };
 /// The bins of one histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoisyHistogram {
-    /// n̂.
+    /// n̂: the estimated counts of the bins.
     counts: Vec<f64>,
     total: f64,
     tree: NoiseTree,
@@ -285,13 +285,13 @@ impl NoisyHistogram {
         Some(values)
     }
 
-    /// v(p).
+    /// v(p): the variance of N − pT.
     fn variance(&self, noise: NoiseOfSum, p: f64, confidence: Confidence) -> f64 {
         let of_noise = noise.variance + (noise.slope - p).powi(2) * self.tree.total_variance;
         of_noise + self.sampling(confidence) * p * (1.0 - p)
     }
 
-    /// h·T, or 0 for the records.
+    /// h·T, or 0 for statements about the records.
     fn sampling(&self, confidence: Confidence) -> f64 {
         match confidence.subject {
             IntervalSubject::Records => 0.0,

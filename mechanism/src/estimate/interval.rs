@@ -77,8 +77,8 @@ impl Interval {
     }
 
     /// Intersects the interval with `bounds`. An interval that passes an end of the bounds keeps at
-    /// least the numbers of the bounds within `reach` of this end, so the result is neither a point
-    /// nor empty.
+    /// least the part of the bounds within `reach` of this end. So it becomes neither empty nor,
+    /// for a finite `reach` above 0, a point.
     ///
     /// No truth is lost, because the bounds contain it and the result contains the whole
     /// intersection. An interval wholly beyond an end is replaced by the numbers within `reach` of
@@ -106,8 +106,8 @@ impl Interval {
     }
 
     /// Returns the interval of an estimate plus an independent error of mean 0, from the interval
-    /// around the estimate x and the error's distances `(below, above)` (Zou & Donner 2008): the
-    /// distances add in squares.
+    /// around the estimate x and the error's distances `(below, above)`. The distances add in
+    /// squares (Zou & Donner 2008).
     pub(super) fn widened(self, x: f64, (below, above): (f64, f64)) -> Self {
         Interval { lower: x - (x - self.lower).hypot(below), upper: x + (self.upper - x).hypot(above) }
     }

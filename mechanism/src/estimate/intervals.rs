@@ -206,8 +206,8 @@ impl MomentIntervals<'_> {
 
     /// The covariances whose distance from the estimate is at most the quantile of their side,
     /// given the quality and at that covariance. Using the covariance of the estimate instead would
-    /// mix the effect of the count with the noise: an estimate that noise has raised would seem to
-    /// fall as the count rises, and the interval below it would be too short.
+    /// mix the effect of the count with the noise. An estimate that noise has raised would seem to
+    /// fall as the count rises, and the interval below the estimate would be too short.
     fn covariance_of_records(&self, entry: &EntryMoments, (i, j): (usize, usize)) -> Interval {
         let means = (self.mean[i], self.mean[j]);
         let quantiles = |covariance: f64| {

@@ -36,9 +36,9 @@
 //! λ_max(E on u_i … u_b) ≥ λ̂ᵢ − λᵢ ≥ λ_min(E on u_a … u_i)
 //! ```
 //!
-//! On k dimensions with noise of at most v in each direction, λ_max is at most v(e_k + z) with the
-//! tail of z: it exceeds its mean v e_k by z Lipschitz constants no more often than a normal
-//! variable exceeds z. For the Gaussian orthogonal ensemble e_k ≈ √(2k) − 0.853 k^(−1/6) (Tracy &
+//! On k dimensions with noise of at most v in each direction, λ_max exceeds v(e_k + z) no more
+//! often than a standard normal variable exceeds z: its mean is at most v e_k, and v is its
+//! Lipschitz constant. For the Gaussian orthogonal ensemble e_k ≈ √(2k) − 0.853 k^(−1/6) (Tracy &
 //! Widom 1996), and e₁ = 0. So intervals need no gap, and are wider than necessary in a cluster.
 //!
 //! **Directions.** Only an eigenvalue that is alone in its cluster has a direction. From

@@ -30,7 +30,7 @@ use std::str::FromStr;
 /// Iterations of the eigenvalue search allowed per dimension; a few are typical.
 const ITERATIONS: usize = 100;
 
-/// How a debiased estimate becomes a covariance.
+/// The way in which a debiased estimate becomes a covariance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]

@@ -93,8 +93,9 @@ impl ColumnwiseMoments<'_> {
         Some((found, interval.map(|end| end.clamp(-1.0, 1.0))))
     }
 
-    /// Bounds of the variance of a column over the rows that have `other` too, over its variance
-    /// over all its rows, with z deviations of noise on each side; they contain 1.
+    /// Bounds of a: the variance of a column over the rows that also have `other`, divided by the
+    /// column's variance over all its rows. They include z deviations of noise on each side, and
+    /// contain 1.
     fn variance_ratio(&self, column: usize, other: usize, z: f64) -> Option<Interval> {
         let (own, pair) = (self.column(column), self.pair(column, other)?);
         let (count, of_pair) = (own.count().0, pair.count().0);

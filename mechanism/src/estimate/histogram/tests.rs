@@ -107,7 +107,8 @@ fn a_tree_is_solved_like_dense_least_squares() {
     }
 }
 
-/// How often intervals hold: of counts, shares, a whole distribution function, and quantiles.
+/// Shares of releases whose intervals hold the truth, for counts, shares, a whole distribution
+/// function, and quantiles. Also the mean width of the intervals of quantiles, in bins.
 #[derive(Default)]
 struct Coverage {
     counts: f64,

@@ -1,7 +1,7 @@
 //! Confidence intervals of correlations.
 //!
 //! The interval holds all ρ for which the estimate is at most z standard deviations of its noise
-//! away, to first order and at that ρ: with A = 1/(σᵢσⱼ), B = −ρ/(2σᵢᵢ) and C = −ρ/(2σⱼⱼ), the
+//! away, to first order and at that ρ. With A = 1/(σᵢσⱼ), B = −ρ/(2σᵢᵢ) and C = −ρ/(2σⱼⱼ), the
 //! error of ρ̂ is A dσᵢⱼ + B dσᵢᵢ + C dσⱼⱼ.
 //!
 //! **Conditional on being shown.** A correlation is shown if both variances exceed [`CLEAR`]·z
@@ -173,9 +173,9 @@ mod tests {
         moments.intervals(Confidence::default()).unwrap().within_bounds()
     }
 
-    /// A correlation of 2, a negative variance, a mean beyond its bound, and a covariance beyond
-    /// that of the largest variances: each interval is next to the end of its bounds, and longer
-    /// than the noise.
+    /// Estimates beyond their bounds: correlations of 2 and −2, a negative variance, a mean, a
+    /// variance, and a covariance beyond that of the largest variances. Each interval ends at a
+    /// bound, and is longer than 0.005.
     #[test]
     fn an_interval_wholly_beyond_its_bounds_is_no_point() {
         let possible = [1000.0, 0.0, 0.0, 200.0, 150.0, 200.0];
