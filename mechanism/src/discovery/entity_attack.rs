@@ -137,7 +137,7 @@ fn keys_of_entities_of_one_neighbour_alone_are_shown_as_often_as_the_bound_says(
     assert!(several < delta + room && several > 0.5 * delta, "{several}");
 }
 
-/// In both worlds, an entity has up to K records, each in any slot, in its own epoch or a later one.
+/// An entity has up to K records in both worlds, each in any slot, in its own epoch or a later one.
 /// They move the moments by at most the charge of K records at once. If all are in one cell, they
 /// attain the charge.
 #[test]

@@ -1,6 +1,6 @@
 //! Expected errors of the methods, computed without data.
 //!
-//! | file | error of | source |
+//! | item | error of | source |
 //! |---|---|---|
 //! | [`ExpectedError`] | a workload under a strategy, one coordinate, noise multiplier 1 | |
 //! | [`additive`] | moments with own noise: JME, IME, CS | Thms 3.3, 4.1, 4.2, Algorithms 1, 3–5 |

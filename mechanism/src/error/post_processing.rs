@@ -111,6 +111,9 @@ impl PostProcessing {
     /// | a Toeplitz matrix, with scaled columns or not | `steps²` | 2¹⁴ |
     /// | any other | `steps³` | 2¹¹ |
     ///
+    /// With the workload `window-mean`, or a table that is not a Toeplitz matrix, every strategy
+    /// has at most 2¹¹ steps.
+    ///
     /// ```
     /// use hushflow_mechanism::error::{PostProcessing, SecondEntries};
     /// use hushflow_mechanism::strategy::build;

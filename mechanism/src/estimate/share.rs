@@ -11,7 +11,7 @@
 //! contain the true share with probability P(|N(0, 1)| ≤ z), for all n and v (Fieller 1954).
 //! These numbers lie between the roots of a quadratic, or outside the roots if v̂ can't be
 //! distinguished from 0. A share is at least 0 and at most 1, so the interval is the hull of those
-//! numbers within [0, 1]. If there are none within [0, 1], the interval starts from the nearest end.
+//! numbers within [0, 1]. If there are none, the interval starts from the nearest end.
 
 use super::interval::{Confidence, Interval};
 

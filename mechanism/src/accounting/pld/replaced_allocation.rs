@@ -68,7 +68,8 @@ const WIDTH: f64 = 1.0 / 128.0;
 /// values make the deviation larger than Z(1) − Z(−1), the unit is this difference.
 const STEP: f64 = 0.04;
 
-/// Largest number of steps up to the largest value, and largest number of steps of a window.
+/// Largest number of steps up to the largest value, and half of the largest number of steps of a
+/// window.
 const MAX_STEPS: f64 = (1 << 18) as f64;
 const MAX_WINDOW: usize = 1 << 21;
 
@@ -76,8 +77,8 @@ const MAX_WINDOW: usize = 1 << 21;
 const BELOW: f64 = 24.0;
 const ABOVE: f64 = 9.0;
 
-/// Distance of the first ε, in estimated standard deviations of the loss, and the growth of later
-/// distances. A chord spreads losses over such a distance.
+/// The distance between successive ε is the larger of `FIRST` estimated standard deviations of the
+/// loss and `GROWTH` times ε. A chord spreads losses over such a distance.
 const FIRST: f64 = 0.06;
 const GROWTH: f64 = 0.015;
 

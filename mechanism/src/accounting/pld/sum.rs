@@ -40,7 +40,7 @@ pub(super) const PRODUCT: f64 = 1.5 * f64::EPSILON;
 /// Largest number of values of a transform.
 const MAX_LENGTH: usize = 1 << 22;
 
-/// Length of the window in standard deviations of the sum.
+/// Initial length of the window in standard deviations of the sum.
 const DEVIATIONS: f64 = 24.0;
 
 /// Probability outside the window for which the window is long enough.
