@@ -111,11 +111,12 @@ impl Clock {
 /// The assignment of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Assignment {
-    /// Joins its own epoch. If its event time is ahead of the clock, it joins the clock's epoch.
+    /// The record joins its own epoch or, if its event time is ahead of the clock, the clock's
+    /// epoch.
     Epoch(u64),
-    /// Its own epoch is closed; joins this one.
+    /// The record's own epoch is closed. The record joins this one.
     Late(u64),
-    /// Joins no epoch.
+    /// The record joins no epoch.
     Dropped(DropReason),
 }
 

@@ -57,9 +57,9 @@
 //! nothing bounds k. A guarantee about one kind of entity implies nothing about another kind unless
 //! the second lies within the first.
 //!
-//! The increase of δ by discrete noise does not grow with f. It is the distance between the actual
-//! noise and its ideal, which does not depend on the data. The increase by the discovery of keys
-//! covers both entities of a moved record (`discovery/mod.rs`).
+//! The increase of δ by discrete noise does not grow with f. It comes from the distance between the
+//! actual noise and its ideal, which does not depend on the data. The increase by the discovery of
+//! keys covers both entities of a moved record (`discovery/mod.rs`).
 
 use crate::sensitivity::Neighbours;
 use serde::{Deserialize, Serialize};

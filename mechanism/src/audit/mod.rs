@@ -1,8 +1,8 @@
 //! Audits: lower bounds on the privacy loss of the real mechanism.
 //!
 //! An audit runs the mechanism many times on neighbours that are as far apart as neighbours can be.
-//! An adversary sees the releases and tries to distinguish the two streams. Its success rate bounds
-//! the privacy loss from below.
+//! An adversary sees the releases and tries to distinguish the two streams. The adversary's success
+//! rate bounds the privacy loss from below.
 //!
 //! An audit does not prove privacy: it covers the pairs it tries, and a proof covers all pairs. It
 //! shows that what *runs* does what was proved. A clipper that lets too much through, noise that is

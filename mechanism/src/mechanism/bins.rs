@@ -28,7 +28,7 @@
 //! ```
 //!
 //! and at most (2√(HV))² by the triangle inequality. In units of its noise the square is
-//! e·H·S/(σs)², that of the moments is s₀²/(σs)². These are different coordinates with independent
+//! e·H·S/(σs)². For the moments it is s₀²/(σs)². These are different coordinates with independent
 //! noise, so the squares add up to 1/σ². ∎
 //!
 //! *The sum is tight* for one strategy without negative overlaps. A pair of records is farthest

@@ -172,9 +172,9 @@ fn ime_claim(
 /// τ-CS, concatenate and split: one Gaussian mechanism for (x, √τ·xxᵀ), with twice its norm as
 /// sensitivity.
 ///
-/// Algorithm 5, with the factor ‖C‖₁→₂ that the paper omits: `s = 2ζ√(1+τζ²)·max‖c_i‖`. This is the
-/// triangle inequality. With its exact sensitivity, CS is λ-JME with C₁ = C₂ and λ = τ, so the
-/// paper's Theorem 3.7 compares JME with a bound. The claim here is
+/// Algorithm 5, with the factor ‖C‖₁→₂ that the paper omits: `s = 2ζ√(1+τζ²)·max‖c_i‖`. The factor
+/// 2 comes from the triangle inequality. With its exact sensitivity, CS is λ-JME with C₁ = C₂ and λ
+/// = τ, so the paper's Theorem 3.7 compares JME with a bound. The claim here is
 ///
 /// ```text
 /// zero-out       joint sensitivity               one record vanishes: no triangle is needed

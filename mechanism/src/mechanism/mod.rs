@@ -32,8 +32,8 @@
 //! Only the upper triangle of S is released, with off-diagonal noise of half the variance. The
 //! distance that the sensitivity bounds is Frobenius, `‖ΔS‖² = Σ_i ΔS_ii² + 2 Σ_{i<j} ΔS_ij²`. With
 //! variances τ² and τ²/2 the privacy loss of the triangle is
-//! `Σ_i ΔS_ii²/(2τ²) + Σ_{i<j} ΔS_ij²/(2·τ²/2) = ‖ΔS‖²/(2τ²)`. That equals the loss of the full
-//! matrix with noise τ everywhere, then averaged with its transpose.
+//! `Σ_i ΔS_ii²/(2τ²) + Σ_{i<j} ΔS_ij²/(2·τ²/2) = ‖ΔS‖²/(2τ²)`. The loss is the same for the full
+//! matrix with noise τ everywhere, which is then averaged with its transpose.
 //!
 //! # In integers
 //! A record of norm ζ is 2²⁰ in integers, and C has coefficients in units of 2⁻⁴⁰. So encoded sums

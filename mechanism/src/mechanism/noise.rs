@@ -34,10 +34,10 @@
 //! within `μ_p = s_p/(σs)` deviations of each other. With correlated noise they lie within
 //! `s_p/(σs) + a`, where a is the effect of rounding the noise, in deviations, for any σ. (There s
 //! is larger than the distance of the encoded sums by the factor 1/(1 − σa). So at the end of the
-//! run the bound is `(1 − σa)/σ + a = 1/σ`.) The same holds for encoded sums that are rounded. This
-//! part of the run is (ε, δ)-private if one Gaussian mechanism of multiplier 1/μ_p is (ε, δ − (1 +
-//! e^ε)τ)-private, where τ is the total variation between the noise drawn so far and its ideal.
-//! [`Spending`] finds the least ε.
+//! run the bound is `(1 − σa)/σ + a = 1/σ`.) The same holds for encoded sums that are rounded. The
+//! part of the run so far is (ε, δ)-private if one Gaussian mechanism of multiplier 1/μ_p is (ε, δ
+//! − (1 + e^ε)τ)-private, where τ is the total variation between the noise drawn so far and its
+//! ideal. [`Spending`] finds the least ε.
 //!
 //! [`accounting::discrete`]: crate::accounting::discrete
 

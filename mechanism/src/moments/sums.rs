@@ -1,4 +1,5 @@
-//! Exact sums, in 64 bits where they are known to fit. They are shared instead of copied.
+//! Exact sums, in 64 bits where they are known to fit. Sums in 64 bits are shared instead of
+//! copied.
 //!
 //! The number of records alone determines whether sums fit 64 bits, so values do not influence the
 //! choice of arithmetic. No sum can exceed its 128 bits, so no error depends on data: entries of
