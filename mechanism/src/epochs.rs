@@ -111,11 +111,12 @@ impl Clock {
 /// The assignment of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Assignment {
-    /// Joins its own epoch. If its event time is ahead of the clock, it joins the clock's epoch.
+    /// The record joins its own epoch or, if its event time is ahead of the clock, the clock's
+    /// epoch.
     Epoch(u64),
-    /// Its own epoch is closed; joins this one.
+    /// The record's own epoch is closed. The record joins this one.
     Late(u64),
-    /// Joins no epoch.
+    /// The record joins no epoch.
     Dropped(DropReason),
 }
 
@@ -133,7 +134,7 @@ impl Assignment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DropReason {
     /// The record arrived before the start of epoch 1 or, without a clock, its event time is before
-    /// it.
+    /// that start.
     BeforeStart,
     /// Its epoch is closed and late records are dropped.
     Late,
@@ -164,7 +165,9 @@ impl Schedule {
     /// Checks the ranges documented at the fields.
     ///
     /// # Errors
-    /// [`ScheduleError::TooSmall`] names the first field that is out of range.
+    /// [`ScheduleError::TooSmall`] names the first field that is out of range;
+    /// [`ScheduleError::Calendar`] if the runs of a calendar leave gaps or overlap, or start
+    /// elsewhere.
     pub fn check(&self) -> Result<(), ScheduleError> {
         let at_least = |field, found: i64, least| match found < least {
             true => Err(ScheduleError::TooSmall { field, found, least }),
@@ -205,8 +208,9 @@ impl Schedule {
     /// includes its own arrival). By count, `event_time` is ignored.
     ///
     /// By time, a record that arrives before the start is dropped, and any other record of an epoch
-    /// below 1 is late. A record of an epoch that an end of the input closed is late too; by count
-    /// it joins the next epoch.
+    /// below 1 is late. Without a clock, a record whose event time is before the start is dropped.
+    /// A record of an epoch that an end of the input closed is late too; by count it joins the next
+    /// epoch.
     ///
     /// ```
     /// use hushflow_mechanism::epochs::*;
@@ -254,7 +258,8 @@ impl Schedule {
         oldest.max(clock.closed.saturating_add(1)).min(self.horizon().saturating_add(1))
     }
 
-    /// Returns the least clock time at which this epoch is closed; `None` if epochs are of rows.
+    /// Returns the least clock time at which this epoch is closed; `None` if epochs are of rows, or
+    /// if the next epoch begins beyond the range of times.
     pub fn closing_time(&self, epoch: u64) -> Option<i64> {
         match self {
             Schedule::ByTime(by) => Some(by.start_of(epoch.saturating_add(1))?.saturating_add(by.lateness)),

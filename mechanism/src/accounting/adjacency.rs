@@ -6,10 +6,10 @@
 //! ([`composition`](super::composition)). Guarantees about different pairs must first be converted
 //! to the same pairs.
 //!
-//! Write `R → S: f` when every mechanism whose squared, noise-scaled distance is at most μ² for all
-//! pairs of R has distance at most (fμ)² for all pairs of S. Distances obey the triangle
-//! inequality. So f is the number of R-steps that lead from one stream of an S-pair to the other
-//! (group privacy: Dong, Roth & Su 2022, Theorem 2.14, gives fμ-GDP).
+//! Take any mechanism whose squared distance, in deviations of its noise, is at most μ² for all
+//! pairs of R. `R → S: f` says that its squared distance is then at most (fμ)² for all pairs of S.
+//! Distances obey the triangle inequality. So f is the number of R-steps that lead from one stream
+//! of an S-pair to the other (group privacy: Dong, Roth & Su 2022, Theorem 2.14, gives fμ-GDP).
 //!
 //! # The same unit
 //! | from | to | f | why |
@@ -38,14 +38,15 @@
 //! not change. In other pipelines, they may be among the values that change. Hence the factors 2
 //! and 4 above.
 //!
-//! Fewer steps are not enough, although e's other records stay the same in the *stream*. They need
-//! not stay the same behind the bound on participations: when the first row of e disappears, a
-//! later row passes that was cut before. So e leaves one pattern of epochs and enters another,
-//! which zero-out does not allow in one step. The squared distance is then up to twice the zero-out
-//! charge where no columns of C oppose each other, and up to four times where some do. If s moves
-//! from e to f, both change pattern at once, and e may enter an epoch that f enters too: √6 times
-//! the charge of zero-out, and √3 times that of replace-one. `operators/src/bound/attack.rs`
-//! measures these distances exactly, through the rule of the bound.
+//! Fewer steps are not enough. The other records of e stay the same in the *stream*, but different
+//! ones may pass the bound on participations: when the first row of e disappears, a later row
+//! passes that was cut before. So e leaves one pattern of epochs and enters another, which zero-out
+//! does not allow in one step. The squared distance is then up to twice the squared distance of a
+//! zero-out step where no columns of C oppose each other, and up to four times where some do. If s
+//! moves from e to f, both change pattern at once, and e may enter an epoch that f enters too: the
+//! distance is then √6 times that of one step of zero-out, and √3 times that of one step of
+//! replace-one. `operators/src/bound/attack.rs` measures these distances exactly, through the rule
+//! of the bound.
 //!
 //! The table holds for every limit of the bound (k, b, m, means of several records). It only
 //! requires that the rows that pass for an entity are a function of that entity's own rows. It also
@@ -56,9 +57,9 @@
 //! nothing bounds k. A guarantee about one kind of entity implies nothing about another kind unless
 //! the second lies within the first.
 //!
-//! The increase of δ by discrete noise does not grow with f. It is the distance between the actual
-//! noise and its ideal, which does not depend on the data. The increase by the discovery of keys
-//! covers both entities of a moved record (`discovery/mod.rs`).
+//! The increase of δ by discrete noise does not grow with f. It comes from the distance between the
+//! actual noise and its ideal, which does not depend on the data. The increase by the discovery of
+//! keys covers both entities of a moved record (`discovery/mod.rs`).
 
 use crate::sensitivity::Neighbours;
 use serde::{Deserialize, Serialize};

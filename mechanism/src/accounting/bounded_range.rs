@@ -16,8 +16,8 @@
 //! least `(1 − x)/b`. These chords from (0, 1) and (1, 0) meet in the corner `x = (b − 1)/(e^ε −
 //! 1)`, `y = (1/a − 1)/(e^ε − 1)`. With K = e^ε − 1 this is (1 + Kx)(1 + Ky) = 1 + K for every a,
 //! or `logit(1 − x) = logit(y) + ε`. So all corners lie on the trade-off curve between two logistic
-//! laws, F(·) and F(· − ε). As [below](#pure-differential-privacy), a Gaussian's curve lies below
-//! both chords if it lies below the corner. That holds if
+//! distributions, F(·) and F(· − ε). As [below](#pure-differential-privacy), a Gaussian's curve
+//! lies below both chords if it lies below the corner. That holds if
 //! `μ ≥ −Φ⁻¹(x) − Φ⁻¹(y) = g(v + ε) − g(v)` for `g = Φ⁻¹∘F`, v = logit(y).
 //!
 //! (2) g is odd. *It is concave where v > 0*, so its derivative is even and falls with |v|. Over
@@ -79,7 +79,7 @@ impl RhoSpending {
     }
 
     /// Returns the noise multiplier 1/μ of a Gaussian mechanism that reveals at least as much: μ² =
-    /// 2ρ + πρ', μ rounded up.
+    /// 2ρ + πρ' for ρ of Gaussian noise and ρ' of selections, with μ rounded up.
     ///
     /// # Errors
     /// [`AccountingError`] if a part is negative or not finite, or if both are 0.

@@ -19,19 +19,19 @@
 //! ρ = μ²/2 of zCDP adds up in the same way.
 //!
 //! # Mechanisms that are not Gaussian
-//! Let mechanisms of known (ε_j, δ_j) run beside them, with E = Σ ε_j and D = Σ δ_j. Then all
-//! together are (ε, δ)-private with δ = δ_G(ε − E) + D, where δ_G is the δ of the theorem for the
-//! others, with (1 + e^ε) τ for its last term. All of them may be chosen after earlier releases, as
-//! long as μ², τ, E and D stay within bounds that are fixed beforehand. It is not enough to
-//! bound δ alone. A person who has seen a loss could then choose between more μ² and more E, and
-//! take the worse of both.
+//! Let mechanisms of known (ε_j, δ_j) run beside Gaussian ones, with E = Σ ε_j and D = Σ δ_j. Then
+//! all together are (ε, δ)-private with δ = δ_G(ε − E) + D. Here δ_G is the δ of the theorem for
+//! the Gaussian mechanisms, with (1 + e^ε) τ as its last term. All of them may be chosen after
+//! earlier releases, as long as μ², τ, E and D stay within bounds that are fixed beforehand. It is
+//! not enough to bound δ alone. A person who has seen a loss could then choose between more μ² and
+//! more E, and take the worse of both.
 //!
-//! *Proof.* An (ε_j, δ_j)-private mechanism, also one that interacts, is a random function of a bit
-//! of randomised response, or with probability δ_j of the bit itself (Kairouz, Oh & Viswanath 2015;
-//! Lyu 2022 for interactive ones). Let P' and Q' be the laws of everything if no bit is revealed.
-//! `P ≤ D + Π(1−δ_j) P'` and `Q ≥ Π(1−δ_j) Q'`. The losses of the bits under P' are at most E on
-//! every path, and those of the Gaussian draws sum to N(μ²/2, μ²), with the normal variable at the
-//! end of the proof of adaptivity (`docs/privacy.md`). So for every set S,
+//! *Proof.* An (ε_j, δ_j)-private mechanism, interactive or not, is a random function of a bit of
+//! randomised response, or with probability δ_j of the bit itself (Kairouz, Oh & Viswanath 2015;
+//! Lyu 2022 for interactive ones). Let P' and Q' be the distributions of everything if no bit is
+//! revealed. Then `P ≤ D + Π(1−δ_j) P'` and `Q ≥ Π(1−δ_j) Q'`. The losses of the bits under P' are
+//! at most E on every path, and those of the Gaussian draws sum to N(μ²/2, μ²), with the normal
+//! variable at the end of the proof of adaptivity (`docs/privacy.md`). So for every set S,
 //! `P'(S) − e^ε Q'(S) ≤ E_P' (1 − e^(ε−L))₊ ≤ δ_G(ε − E)`, with L the total loss. ∎
 //!
 //! # Exact sums, rounded up
@@ -129,9 +129,9 @@ impl Spending {
         })
     }
 
-    /// Returns the cost for streams that are `steps` steps apart ([`steps_to`]): μ and E are
-    /// multiplied by `steps`, and D by `1 + e^E + … + e^((steps−1)E)`, which is at least the sum
-    /// for every single mechanism (group privacy).
+    /// Returns the cost for streams that are `steps` steps apart ([`steps_to`]), by group privacy.
+    /// μ and E are multiplied by `steps`, and D by `1 + e^E + … + e^((steps−1)E)`. That is at least
+    /// the sum of what the single mechanisms cost.
     ///
     /// # Errors
     /// [`AccountingError::Overspent`] if μ² or E exceeds 2³².
@@ -159,8 +159,8 @@ impl Spending {
         (self.squared_mu as f64 / UNITS).sqrt() * (1.0 + ROUNDING)
     }
 
-    /// Returns ρ of zero-concentrated differential privacy, rounded up. Excludes what
-    /// [`mu`](Self::mu) does.
+    /// Returns ρ of zero-concentrated differential privacy, rounded up. Excludes the same as
+    /// [`mu`](Self::mu).
     pub fn rho(self) -> f64 {
         self.squared_mu as f64 / UNITS / 2.0 * (1.0 + ROUNDING)
     }

@@ -2,10 +2,10 @@
 //! rounded continuous one.
 //!
 //! Data and noise are integers, so the ideal release "data + continuous Gaussian, rounded to the
-//! grid" equals "data + rounded Gaussian". It is post-processing of the Gaussian mechanism and has
-//! its exact (ε, δ). The actual noise is the discrete Gaussian of the same σ. If the two are within
-//! total variation τ over all draws of a run, then the run is (ε, δ + (1+e^ε)τ)-private: τ for the
-//! step to the ideal, e^ε τ for the step back.
+//! grid" equals "data + rounded Gaussian". This release is post-processing of the Gaussian
+//! mechanism, and has the exact (ε, δ) of that mechanism. The actual noise is the discrete Gaussian
+//! of the same σ. If the two are within total variation τ over all draws of a run, then the run is
+//! (ε, δ + (1+e^ε)τ)-private: τ for the step to the ideal, e^ε τ for the step back.
 //!
 //! With s = σ/grid and u = k/s, the mass of the rounded Gaussian at k is that of the discrete one
 //! times 1 + (u²−1)/(24s²) + O(s⁻⁴). Hence for one draw, with E|u²−1| = 4φ(1) and E(u²−1)² = 2,
@@ -20,7 +20,8 @@
 
 use super::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, gaussian};
 
-/// The coarsest grid for which the bounds apply, in grid steps per standard deviation.
+/// Minimum number of grid steps per standard deviation for which the bounds apply: the coarsest
+/// grid.
 pub const MIN_GRID_SCALE: f64 = 64.0;
 
 /// Bound of s² times the total variation of one draw.

@@ -1,6 +1,6 @@
 //! Lists of named mechanisms, and their joint privacy cost by the best accountant.
 //!
-//! The list is fixed beforehand; each mechanism may depend on what the earlier ones have released.
+//! The list is fixed beforehand. Each mechanism may depend on the releases of earlier ones.
 //!
 //! | event | pair of [`pld`](super::pld) | μ² of Gaussian DP | ρ of zCDP |
 //! |---|---|---|---|
@@ -10,9 +10,9 @@
 //! | `pure:ε` | randomised response | [`bounded_range::equivalent_noise_multiplier`] | ε²/2 |
 //! | `selection:ε` | logistic | πε²/8 | ε²/8 |
 //!
-//! Sampling does not raise δ: the mixture is a random function of a pair of normal laws. The value
-//! of ρ is from Bun & Steinke 2016, Proposition 3.3, for a pure mechanism, and from Cesar & Rogers
-//! 2021, Lemma 3.2, for a selection.
+//! Sampling does not raise δ: the mixture is a random function of a pair of normal distributions.
+//! The value of ρ is from Bun & Steinke 2016, Proposition 3.3, for a pure mechanism, and from Cesar
+//! & Rogers 2021, Lemma 3.2, for a selection.
 
 use super::pld::{Composition, DominatingPair, Enclosure};
 use super::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, Rho, bounded_range, gaussian, zcdp};
@@ -34,7 +34,7 @@ pub enum PrivacyEvent {
     Laplace(f64),
     /// Any ε-private mechanism.
     Pure(Epsilon),
-    /// Any ε-bounded-range mechanism: a selection by the exponential mechanism.
+    /// Any ε-bounded-range mechanism, such as a selection by the exponential mechanism.
     Selection(Epsilon),
 }
 
@@ -313,7 +313,8 @@ mod tests {
         }
     }
 
-    /// One accountant is exact for each list, and the others are never below it.
+    /// For each list the expected accountant gives the least ε. No ε is below the lower end of
+    /// `pld`, and δ at that ε exceeds the given δ by at most 0.1 %.
     #[test]
     fn the_best_accountant_gives_the_result() {
         for (text, expected) in [

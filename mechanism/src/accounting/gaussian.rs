@@ -6,8 +6,8 @@
 //! δ = Q(a) − e^ε Q(b) = φ(a) (R(a) − R(b)),      Q = 1 − Φ,  R = Q/φ,
 //! ```
 //!
-//! because e^ε φ(b) = φ(a). The right-hand side does not overflow. It does not cancel either,
-//! because the difference is computed as an integral where the terms agree. So `log δ` is right far
+//! because e^ε φ(b) = φ(a). The right-hand side does not overflow. Nor does it cancel, because the
+//! difference is computed as an integral where the terms nearly agree. So `log δ` is right far
 //! below the least positive float. Where a is negative and δ may be close to 1, the code uses the
 //! complement `1 − δ = φ(a) (R(−a) + R(b))`. δ falls in ε and in σ, so both inverses are found by
 //! bisection.
@@ -111,8 +111,8 @@ fn ratio(x: f64) -> f64 {
 
 /// Returns `R(x) − R(x + step)`, for `x ≥ −1`, `step > 0`.
 ///
-/// Where the two terms nearly agree, the code integrates `−R′` instead, by a rule whose error is
-/// below the last bit: `−R′` is entire, and changes over lengths of about max(1, x).
+/// Where the two terms nearly agree, the code integrates `−R′` instead. The error of the rule is
+/// below the last bit, because `−R′` is entire, and changes over lengths of about max(1, x).
 fn decrease(x: f64, step: f64) -> f64 {
     if step > (x / 4.0).max(0.5) {
         return ratio(x) - ratio(x + step);

@@ -1,7 +1,7 @@
 //! Accounting: the noise that a guarantee needs, and the guarantee that a noise level gives.
 //!
-//! Everything hushflow releases is one Gaussian mechanism of sensitivity 1 with standard deviation
-//! `noise_multiplier` (σ). This module converts between σ and (ε, δ):
+//! The moments that hushflow releases are one Gaussian mechanism of sensitivity 1 with standard
+//! deviation `noise_multiplier` (σ). This module converts between σ and (ε, δ):
 //! - [`gaussian`]: exactly, for continuous noise (also called μ-GDP, μ = 1/σ);
 //! - [`discrete`]: the same, plus the cost of exact noise on a grid;
 //! - [`composition`]: the same for several mechanisms on the same data, for the neighbours of one
@@ -213,7 +213,7 @@ impl Rho {
     /// Takes a ρ.
     ///
     /// # Errors
-    /// [`AccountingError::Rho`] if it is not positive or above [`MAX`](Self::MAX).
+    /// [`AccountingError::Rho`] if it is below 2.2·10⁻³⁰⁸ or above [`MAX`](Self::MAX).
     pub fn new(rho: f64) -> Result<Self, AccountingError> {
         if (f64::MIN_POSITIVE..=Self::MAX).contains(&rho) {
             Ok(Self(rho))

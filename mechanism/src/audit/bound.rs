@@ -12,7 +12,7 @@
 use crate::accounting::Delta;
 use crate::quantile;
 
-/// Maximum number of terms of the continued fraction; it takes about √n of them.
+/// Maximum number of terms of the continued fraction, which takes about √n terms for n trials.
 const MAX_TERMS: u32 = 1_000_000;
 
 /// Frequency of an event.

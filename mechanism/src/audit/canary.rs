@@ -54,8 +54,8 @@ pub struct Canary {
 }
 
 impl Canary {
-    /// Builds one stream of several trials, each with its own keys. Trial i has the records of
-    /// `worlds[i]`.
+    /// Builds one stream of several trials, each with its own keys. Trial i has the records of the
+    /// world with number `worlds[i]`.
     pub(super) fn stream(&self, epochs: u64, worlds: &[usize]) -> CanaryStream {
         let records = worlds.iter().zip(0..).flat_map(|(&world, trial)| {
             let shift = trial * self.keys;
@@ -332,9 +332,9 @@ impl RealPath {
         Ok(all)
     }
 
-    /// Releases all epochs of one shard, with simulated crashes after epochs 1, 2, 4, 8, …: the
-    /// noise drawn for such an epoch is lost before publication, and drawn again from the earlier
-    /// state.
+    /// Releases all epochs of one shard, with simulated crashes at epochs 1, 2, 4, 8, …. The first
+    /// noise drawn for such an epoch is lost before publication, and noise is drawn again from the
+    /// earlier state.
     fn release_shard(
         &self,
         shard: u32,

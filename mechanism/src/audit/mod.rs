@@ -1,8 +1,8 @@
 //! Audits: lower bounds on the privacy loss of the real mechanism.
 //!
 //! An audit runs the mechanism many times on neighbours that are as far apart as neighbours can be.
-//! An adversary sees the releases and tries to distinguish the two streams. Its success rate bounds
-//! the privacy loss from below.
+//! An adversary sees the releases and tries to distinguish the two streams. The adversary's success
+//! rate bounds the privacy loss from below.
 //!
 //! An audit does not prove privacy: it covers the pairs it tries, and a proof covers all pairs. It
 //! shows that what *runs* does what was proved. A clipper that lets too much through, noise that is
@@ -17,8 +17,8 @@
 //!    without any statistics. Where the sensitivity is attained, it equals μ up to rounding.
 //! 2. **the noise**, from the operating system: a coin puts each trial in one of the worlds. A
 //!    threshold on the best linear statistic (`statistic`) defines an event that is likely in one
-//!    world and unlikely in the other. Its counts bound μ from below and, with another threshold, ε
-//!    (`bound`). No distribution of the statistic is assumed.
+//!    world and unlikely in the other. The counts of the event bound μ from below and, with another
+//!    threshold, ε (`bound`). No distribution of the statistic is assumed.
 //! 3. **the grid**: integer noise makes the lowest bit of a release a fair coin in both worlds (to
 //!    within e^(−10¹⁵) for σ ≥ 2²⁶). Floating-point noise of that size has no such bits, and its
 //!    possible values depend on the data (Mironov, CCS 2012).
@@ -115,9 +115,9 @@ pub enum AuditError {
         key: u32,
         /// The record's epoch.
         epoch: u64,
-        /// Keys of the stream, from 0.
+        /// Number of keys of the stream, which are numbered from 0.
         keys: u32,
-        /// Epochs of the stream, from 1.
+        /// Number of epochs of the stream, which are numbered from 1.
         epochs: u64,
     },
     /// Too few trials to learn a statistic and to bound its success.

@@ -62,7 +62,7 @@ impl FaultyPath {
         Ok(last[1].clone())
     }
 
-    /// Returns the sums of whole cells, with the bug.
+    /// Returns the sums of one cell, with the bug.
     fn cell(&self, records: &[&CanaryRecord]) -> Vec<i128> {
         let rows: Vec<Vec<i128>> = records.iter().map(|record| self.row(&record.values)).collect();
         let mut sums = vec![0; self.layout.coordinates()];
@@ -188,7 +188,8 @@ fn findings(subject: &dyn AuditSubject, audited: &AuditClaim, trials: u64) -> Ve
     canaries.iter().map(finding_of).collect()
 }
 
-/// Checks that an honest mechanism is not accused, and that its worst canary comes near the claim.
+/// Checks that an honest mechanism has no violations. Its worst canary comes near the claim if the
+/// claim is `attained`.
 fn check_honest(case: &AuditCase, attained: bool) {
     let audited = audited(case);
     let findings = findings(&RealPath::new(audited.mechanism.clone()).unwrap(), &audited, 60_000);

@@ -15,10 +15,11 @@
 //! same in two epochs, and their difference has none. So the covariance of the noise is learned
 //! first, from separate trials, and the direction is Σ̂⁻¹d (Fisher's linear discriminant). The
 //! bound from the other trials is valid for any learned direction, because the statistic is fixed
-//! before they are drawn. For correct noise, learning costs about a share `FEATURES/trials` of μ.
+//! before they are drawn. For correct noise, learning from n trials lowers the bound of μ by about
+//! the share `FEATURES/n`.
 //!
-//! Releases of more than [`FEATURES`] coordinates are cut into [`FEATURES`] runs of coordinates,
-//! and each run is projected on its part of d.
+//! Releases of more than [`FEATURES`] coordinates are cut into at most [`FEATURES`] runs of
+//! coordinates, and each run is projected on its part of d.
 
 use super::bound::{Count, EventPair};
 use super::{AuditError, AuditSettings, AuditSubject, Canary};
@@ -63,7 +64,7 @@ pub(super) struct EventCounts {
 }
 
 impl<'a> TrialRuns<'a> {
-    /// For every pair of trials, a coin decides which trial is in which world.
+    /// Prepares a run. For every pair of trials, a coin decides which trial is in which world.
     pub(super) fn new(
         subject: &'a dyn AuditSubject,
         epochs: u64,
@@ -209,9 +210,9 @@ impl Statistic {
 
 /// The properties of a canary that are known before any noise is drawn.
 pub(super) struct CanaryWorlds {
-    /// v¹.
+    /// v¹, the release of the second world without noise.
     pub(super) origin: Vec<i128>,
-    /// v⁰ − v¹.
+    /// d = v⁰ − v¹, the difference of the two releases without noise.
     pub(super) difference: Vec<i128>,
     /// Claimed reciprocal deviations in grid units; 0 if a coordinate is public.
     precisions: Vec<f64>,
@@ -247,7 +248,7 @@ impl CanaryWorlds {
         Features { statistic: self.statistic(&weights), length }
     }
 
-    /// Returns v⁰.
+    /// Returns v⁰, the release of the first world without noise.
     pub(super) fn moved(&self) -> Vec<i128> {
         let values = self.origin.iter().zip(&self.difference);
         values.map(|(origin, difference)| origin.wrapping_add(*difference)).collect()

@@ -1,5 +1,5 @@
-//! Attacks on discovery. They measure how often a key of a single record or entity is shown and how
-//! far records move the noisy nodes, and compare a restored state with one that ran on.
+//! Attacks on discovery. They measure how often a key of a single record or entity is shown, and
+//! how far records move the noisy nodes. They also compare a restored state with one that ran on.
 //! `entity_attack` attacks the contributions of entities.
 
 use super::{
@@ -28,8 +28,8 @@ fn discovery(delta: f64, share: f64, at_least: u64, horizon: u64, sigma: f64) ->
     Arc::new(Discovery::new(parameters, Neighbours::ZeroOut, sigma, horizon).unwrap())
 }
 
-/// Closes the next epoch. `keys` lists keys with their number of records, each with the sum 7, and
-/// the entities of these.
+/// Closes the next epoch. `keys` lists keys with their number of records, each of value 7, and the
+/// entities of these records.
 pub(super) fn closed(candidates: &mut Candidates, keys: &[(&str, i128, Vec<u128>)]) -> ClosedKeys {
     let epoch = candidates.next_epoch();
     let sums: Vec<_> = keys.iter().map(|&(_, count, _)| [count, 7 * count]).collect();

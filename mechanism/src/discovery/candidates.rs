@@ -25,7 +25,7 @@ pub enum DiscoveryError {
     /// There is no entropy for noise, so the epoch is not released.
     #[error(transparent)]
     Entropy(#[from] EntropyError),
-    /// Epochs are closed in order, once each.
+    /// An epoch is not the next one: epochs are closed in order, once each.
     #[error("epoch {found} was closed for keys whose next epoch is {expected}")]
     OutOfOrder {
         /// The epoch.

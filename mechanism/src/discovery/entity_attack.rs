@@ -109,8 +109,8 @@ fn the_charge_for_nodes_is_attained_and_is_that_of_the_noise() {
 }
 
 /// Two entities with three records each have six keys, which is the number of keys in the union
-/// bound. The frequency over 40,000 seeds has a standard deviation of at most 0.0012. It is off by
-/// more than five deviations with a probability below 10⁻⁶.
+/// bound. The frequency over 40,000 seeds has a standard deviation of at most 0.0012. The frequency
+/// is off by more than five deviations with a probability below 10⁻⁶.
 #[test]
 fn keys_of_entities_of_one_neighbour_alone_are_shown_as_often_as_the_bound_says() {
     let (delta, seeds) = (0.06, 40_000);
@@ -137,8 +137,9 @@ fn keys_of_entities_of_one_neighbour_alone_are_shown_as_often_as_the_bound_says(
     assert!(several < delta + room && several > 0.5 * delta, "{several}");
 }
 
-/// K records of an entity, each in any slot and in any epoch from its own on, in both worlds, move
-/// the moments by at most the charge of K records at once. If all are in one cell, they attain it.
+/// An entity has up to K records in both worlds, each in any slot, in its own epoch or a later one.
+/// They move the moments by at most the charge of K records at once. If all are in one cell, they
+/// attain the charge.
 #[test]
 fn no_entity_moves_the_slots_farther_than_charged() {
     const EPOCHS: usize = 6;

@@ -1,4 +1,4 @@
-//! Discovery of keys that the pipeline does not list: a key is shown from the epoch in which a
+//! Discovery of keys that the pipeline does not list: a key is shown from the epoch in which its
 //! noisy count first exceeds a public threshold.
 //!
 //! A log with discovery has a fixed number of *slots*, which are released like listed keys. A
@@ -17,14 +17,14 @@
 //!
 //! # Theorem
 //! The unit of the guarantee has at most K records that pass the bound, in all epochs together: K =
-//! 1 for a record, and K = k·m for an entity that takes part in at most k epochs with at most m
-//! records in each. So it touches at most K keys. Let the moments of the slots, for **one** record
+//! 1 for a record. K = k·m for an entity that takes part in at most k epochs with at most m records
+//! in each. So it touches at most K keys. Let the moments of the slots, for **one** record
 //! anywhere, be a Gaussian mechanism of noise multiplier Kσ/√(1 − f). Let the nodes of the trees
 //! have a deviation of σ√S/√f counts, with S = K·h for zero-out and S = 2K·h for replace-one, where
 //! h is the number of levels. Let u be the number of units in which two streams may differ: 1 for
 //! records, 2 for entities. Let δ_d ≥ uK·(Σ_t Q((τ(t) − at_least)/s(t)) + v), where Q is the upper
 //! tail of the normal distribution and v the total variation between the noise of one tree and
-//! rounded continuous noise; with z, the sum is T·Q(z) for T epochs. Then for neighbours D and D′
+//! rounded continuous noise. With z, the sum is T·Q(z) for T epochs. Then for neighbours D and D′
 //! there are mechanisms M̃(D) and M̃(D′), the results of one Gaussian mechanism of noise multiplier
 //! σ up to the total variation of discrete noise, within a total variation of δ_d of the real M(D)
 //! and M(D′). So M is (ε, δ + (1 + e^ε)δ_d)-private if the Gaussian mechanism is (ε, δ)-private,
@@ -43,10 +43,10 @@
 //! nodes of other keys do not differ, and the noise of all nodes is independent.
 //!
 //! *Moments.* Given all that is released before the moments of an epoch, names of that epoch
-//! included, a record is in one cell: the slot of its key, in its own epoch or in that of the
-//! discovery, whichever is later; or it is in no cell. "No record" is one of the contents of a row.
-//! Number the records of the unit that pass in D, and those that pass in D′, by 1 … K, with "no
-//! record" for those that are lacking. Change them one by one. Each change is one that the
+//! included, a record is in one cell or in none. The cell is the slot of its key, in the epoch of
+//! the record or in that of the discovery, whichever is later. "No record" is one of the contents
+//! of a row. Number the records of the unit that pass in D, and those that pass in D′, by 1 … K,
+//! with "no record" for those that are lacking. Change them one by one. Each change is one that the
 //! sensitivity for one record covers, wherever its cells are. So by the triangle inequality all
 //! together move the moments by at most K times that: (1 − f)/σ² in squares. Limits of the epochs
 //! in which an entity takes part, or of the distance between them, do not lower the bound: records
@@ -54,17 +54,17 @@
 //! attains the bound.
 //!
 //! *Together* the squares are at most 1/σ² on every path, and each difference is known before its
-//! noise is drawn: a node's noise is first used when its last epoch closes, and the moments of an
+//! noise is drawn. A node's noise is first used when its last epoch closes, and the moments of an
 //! epoch follow its names. That is the premise of the proof for adaptive streams
 //! (`docs/privacy.md`), which gives one Gaussian mechanism of noise multiplier σ.
 //!
 //! *M is near M̃.* With the same noise the two differ in world D only if a key is tested by M̃
 //! alone and passes. Then n(t) < `at_least` ≤ n′(t), so the changed unit has more of the key in D′
-//! than in D at some time: there are at most K such keys. (A record moved within a key adds to it
-//! in one world only.) Each passes only if N(t) > τ(t) − n(t) > τ(t) − `at_least`, with a
-//! probability of at most Σ_t Q((τ(t) − `at_least`)/s(t)) + v for all t together. This holds even
-//! if records adapt to the past, because N does not depend on it. The union over K keys gives δ_d.
-//! ∎
+//! than in D at some time: there are at most K such keys. (A record moved within a key raises the
+//! count of the key in one world only.) Each passes only if N(t) > τ(t) − n(t) > τ(t) − `at_least`,
+//! with a probability of at most Σ_t Q((τ(t) − `at_least`)/s(t)) + v for all t together. This holds
+//! even if records adapt to the past, because N does not depend on it. The union over K keys gives
+//! δ_d. ∎
 //!
 //! *Why u = 2.* A guarantee about entities converts to one about records, and a record may move
 //! from one entity to another (`accounting/adjacency.rs`). Then the records of two entities differ,
@@ -82,13 +82,13 @@
 //! threshold is raised by this amount.
 //!
 //! # Exactly once
-//! The noise of an epoch's nodes comes from a secret of 32 bytes, drawn when the epoch closes, and
-//! the name of the key ([`Candidates`]). The private log holds the secret beside the exact sums. So
-//! a run that resumes computes the same noise for committed epochs. The tree of a key that appears
-//! later also begins with the first epoch, so no part of the mechanism starts at a private time. An
-//! epoch that was not committed has no release, and its secret is lost. A copy of a state directory
-//! draws secrets of its own. Noise of different keys is independent as long as SHA-256 and ChaCha20
-//! are indistinguishable from random.
+//! The noise of an epoch's nodes is derived from the name of the key and a secret of 32 bytes,
+//! which is drawn when the epoch closes ([`Candidates`]). The private log holds the secret beside
+//! the exact sums. So a run that resumes computes the same noise for committed epochs. The tree of
+//! a key also begins with the first epoch if the key appears later, so no part of the mechanism
+//! starts at a private time. An epoch that was not committed has no release, and its secret is
+//! lost. A copy of a state directory draws secrets of its own. Noise of different keys is
+//! independent as long as SHA-256 and ChaCha20 are indistinguishable from random.
 //!
 //! # Sources
 //! Thresholds for keys that only one neighbour has: Korolova et al. 2009; Wilson et al. 2020; for
@@ -170,7 +170,8 @@ pub struct DiscoveryParameters {
     pub most: u32,
     /// A key with a smaller count is never shown; at least 1.
     pub at_least: u64,
-    /// The threshold after every epoch; by default the least ones that `delta` allows.
+    /// One threshold for all epochs. By default each epoch has its own: the least that `delta`
+    /// allows.
     pub threshold: Option<u64>,
     /// The tested count.
     pub counted: Counted,
@@ -233,7 +234,7 @@ pub struct Discovery {
     parameters: DiscoveryParameters,
     horizon: u64,
     gaussian: DiscreteGaussian,
-    /// z.
+    /// z: the normal quantile of each epoch's share of δ_d.
     quantile: f64,
     total_variation: f64,
 }
@@ -278,7 +279,7 @@ impl Discovery {
         if tail < f64::MIN_POSITIVE {
             return Err(DiscoveryParameterError::Delta { found: delta, least: keys * of_one });
         }
-        // The margin exceeds the error of the quantile, which is a few last bits.
+        // The margin exceeds the error of the quantile, a few units in the last place.
         let quantile = quantile::normal(tail.min(0.5)) * (1.0 + 1e-9);
         let total_variation = rounded_up(delta + of_trees(2.0 * keys)?.total_variation());
         let gaussian = DiscreteGaussian::new(scale);

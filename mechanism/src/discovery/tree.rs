@@ -83,7 +83,7 @@ mod tests {
         DiscreteGaussian::new(NoiseScale::at_least(2f64.powi(30)).unwrap())
     }
 
-    /// The noisy nodes of each level, and the estimates of prefixes from them, by definition.
+    /// Returns the estimates of prefixes from the noisy nodes of each level, by definition.
     fn by_definition(counts: &[i128], seed: u64) -> Vec<i128> {
         let mut nodes: Vec<Vec<i128>> = vec![Vec::new(); MOST_LEVELS];
         let mut estimates = Vec::new();

@@ -60,7 +60,7 @@ impl Calendar {
             && self.runs.windows(2).all(follows)
     }
 
-    /// The run of a time; the first one also holds the times before it.
+    /// The run that holds a time. The first run also holds the times before its start.
     pub(super) fn run_at(&self, time: i64) -> Option<&EpochRun> {
         let after = self.runs.partition_point(|run| run.start <= time);
         self.runs.get(after.saturating_sub(1))

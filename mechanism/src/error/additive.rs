@@ -1,8 +1,9 @@
 //! Moments that are released with their own noise: JME, IME and CS.
 //!
 //! With noise of deviation τ on every entry of `C X`, `A C⁻¹` times the noise is the error of
-//! `A X`: `τ²‖AC⁻¹‖²_F` for each of the d coordinates (Theorem 3.3). The same holds for second
-//! moments through C₂, times the number of noisy entries ([`SecondEntries`]).
+//! `A X`. Its expected square is `τ²‖AC⁻¹‖²_F` for each of the d coordinates (Theorem 3.3). The
+//! same holds for second moments through C₂, with the factor [`SecondEntries::variances`] instead
+//! of d.
 //!
 //! [`InPlaceRelease`] has the noise deviations of the paper's methods in the paper's setting: no
 //! count, a record replaced in place, continuous noise. A running release has the noise deviations
@@ -12,12 +13,12 @@
 //! Errors of covariances follow Theorems 4.1 and 4.2.
 //!
 //! Row t of the workload, divided by its sum, weights the records by a_1, a_2, …, which add up
-//! to 1. They have mean μ and covariance `Σ = Σ_i a_i x_i x_iᵀ − μμᵀ`.
+//! to 1. The records have mean μ and covariance `Σ = Σ_i a_i x_i x_iᵀ − μμᵀ`.
 //!
 //! ## JME
-//! `Ŝ − μ̂μ̂ᵀ` has the noise of Ŝ, `μzᵀ + zμᵀ` and zzᵀ, where z is the noise of μ̂, of variance
-//! `v = τ₁²r²` in every coordinate. r is the norm of row t of AC⁻¹ divided by the sum of row t of
-//! A. Debiasing adds vI. The worst case is `‖μ‖ = ζ`, which equal records reach at all steps
+//! `Ŝ − μ̂μ̂ᵀ` has the noise of Ŝ, `μzᵀ + zμᵀ` and zzᵀ, where z is the noise of μ̂. Its variance is
+//! `v = τ₁²r²` in every coordinate, where r is the norm of row t of AC⁻¹ divided by the sum of row
+//! t of A. Debiasing adds vI. The worst case is `‖μ‖ = ζ`, which equal records reach at all steps
 //! together. Hence
 //!
 //! ```text
@@ -29,9 +30,9 @@
 //! factors are different ([`SecondEntries`]).
 //!
 //! ## Post-processing
-//! With C = I and increments x + e the error of the same covariance is `Σ a_i(x_i − μ)e_iᵀ`, its
-//! transpose, and `EᵀPE` for `P = diag(a) − aaᵀ`. For running averages the last term has mean
-//! `τ²(1 − 1/t)I`, and
+//! With C = I and increments x + e the error of the same covariance is the sum of
+//! `Σ a_i(x_i − μ)e_iᵀ`, its transpose, and `EᵀPE` for `P = diag(a) − aaᵀ`. For running averages
+//! the last term has mean `τ²(1 − 1/t)I`, and
 //!
 //! ```text
 //! quadratic   d(d+1) τ⁴ (H_1 − H_2)      H_m = Σ_(t ≤ n) t^−m
@@ -95,7 +96,8 @@ impl NoiseDeviations {
         dimension as f64 * (self.first * decoder_frobenius).powi(2)
     }
 
-    /// Returns the error of all second moments: `τ₂²‖A₂C₂⁻¹‖²_F` times the entries.
+    /// Returns the error of all second moments: `τ₂²‖A₂C₂⁻¹‖²_F` times
+    /// [`SecondEntries::variances`].
     pub fn second_moment_error(
         self,
         entries: SecondEntries,
@@ -120,11 +122,11 @@ impl NoiseDeviations {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InPlaceRelease {
-    /// d, at least 1.
+    /// Dimension d, at least 1.
     pub dimension: usize,
-    /// ζ, above 0.
+    /// Clip norm ζ, above 0.
     pub clip_norm: f64,
-    /// σ: noise divided by sensitivity.
+    /// Noise multiplier σ: noise deviation divided by sensitivity.
     pub noise_multiplier: f64,
     /// `‖C₁‖`: the largest norm of a column of the strategy of first moments.
     pub first_column_norm: f64,
@@ -138,7 +140,8 @@ impl InPlaceRelease {
         Self { dimension, clip_norm, noise_multiplier, first_column_norm: 1.0, second_column_norm: 1.0 }
     }
 
-    /// Returns the same with one strategy for both moments, whose longest column has this norm.
+    /// Returns the same release with one strategy for both moments, whose longest column has this
+    /// norm.
     pub fn with_column_norm(self, norm: f64) -> Self {
         Self { first_column_norm: norm, second_column_norm: norm, ..self }
     }

@@ -2,8 +2,9 @@
 //! `Q = C⁻¹C⁻ᵀ`.
 //!
 //! Errors of post-processing are sums over `(AᵀA)_ij` and `Q_ij`. Both matrices are traversed
-//! diagonal by diagonal. That takes n²/2 steps in total if C is a Toeplitz matrix with scaled
-//! columns and A a Toeplitz matrix with divided rows, and n steps if C is diagonal. For
+//! diagonal by diagonal. That takes n²/2 operations in total if C is a Toeplitz matrix with scaled
+//! columns, and n operations if C is diagonal. It requires that A is a Toeplitz matrix, or that its
+//! coefficients fall geometrically and its rows are divided. Any other A is written out. For
 //! `C = T·D` with T Toeplitz, D diagonal and K = T⁻¹ of coefficients k,
 //! `Q_ij = Σ_(u ≤ i) k_u k_(u+j−i) / (D_ii D_jj)` for i ≤ j: the overlaps of columns of K from the
 //! last to the first. Any other C⁻¹ is written out by decoding unit vectors.

@@ -1,6 +1,6 @@
 //! Expected errors of the methods, computed without data.
 //!
-//! | file | error of | source |
+//! | item | error of | source |
 //! |---|---|---|
 //! | [`ExpectedError`] | a workload under a strategy, one coordinate, noise multiplier 1 | |
 //! | [`additive`] | moments with own noise: JME, IME, CS | Thms 3.3, 4.1, 4.2, Algorithms 1, 3–5 |
@@ -14,9 +14,9 @@
 //!
 //! # Setting
 //! There is one record x_t, `‖x_t‖ ≤ ζ`, in each of n epochs. The targets are `A X` and `A(X•X)`,
-//! whose row t is `Σ_i A_ti x_i x_iᵀ` or its diagonal. An error is the expected squared distance of
-//! all n of them together, over all entries (`d`, `d²` or d of them), in real units: ζ² for first,
-//! ζ⁴ for second moments.
+//! whose row t is `Σ_i A_ti x_i x_iᵀ` or its diagonal. An error is the expected squared distance
+//! between the estimates and the targets. It is summed over all n steps and all entries (`d`, `d²`
+//! or d of them), in real units: ζ² for first, ζ⁴ for second moments.
 //!
 //! # Two numbers called σ
 //! The paper writes σ for both
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(checked, 49);
     }
 
-    /// Losses at n = 512, computed independently, as the roots and bands below.
+    /// Losses at n = 512, computed independently. So are the roots and bands in the tests below.
     #[test]
     fn published_losses_are_met() {
         let rows = [

@@ -21,8 +21,8 @@
 //! value over `‖x_i‖ ≤ ζ` by `ζ²Σ|M_ij|` from above. Equal records give the lower bound
 //! `ζ²Σ M_ij = ζ²‖AC⁻¹‖²_F`. Where Q has negative entries, equal records are nearly the best data,
 //! because their noise cancels. So two more data sets are tried: alternating signs, and random
-//! signs. The mean over random signs is `ζ² tr M`, so some signs reach it. All bounds meet where no
-//! entry of M is negative.
+//! signs. The mean over random signs is `ζ² tr M`, so some signs reach at least this value. The
+//! lower and the upper bound meet where no entry of M is negative.
 //!
 //! # JME or post-processing: Table 2 of the paper
 //! Second moments with their own noise have an error of `Jσ²`. Squares of noisy first moments have
@@ -35,7 +35,8 @@
 //! J = 4d(d+1), where the triangle of a symmetric matrix is released        from below ½ on
 //! ```
 //!
-//! In noise deviations these are √2 and 1.
+//! The crossings lie below these multipliers, and approach them as d grows. In noise deviations of
+//! first moments, in units of ζ, the limits are √2 and 1.
 
 use super::SecondEntries;
 use super::increments::{Gram, IncrementCovariance};
@@ -109,6 +110,9 @@ impl PostProcessing {
     /// | the identity | `steps` | |
     /// | a Toeplitz matrix, with scaled columns or not | `steps²` | 2¹⁴ |
     /// | any other | `steps³` | 2¹¹ |
+    ///
+    /// With the workload `window-mean`, or a table that is not a Toeplitz matrix, every strategy
+    /// has at most 2¹¹ steps.
     ///
     /// ```
     /// use hushflow_mechanism::error::{PostProcessing, SecondEntries};
@@ -235,8 +239,8 @@ impl MethodComparison {
         }
     }
 
-    /// Returns the noise multiplier, in units of the present one, from which on JME is better; 0 if
-    /// JME is always better.
+    /// Returns the noise multiplier from which on JME is better, in units of the multiplier of
+    /// these errors; 0 if JME is always better.
     pub fn crossing(&self) -> Bounds {
         let SquaredNoiseError { quadratic, linear, .. } = self.post_processing;
         let crossover = |linear: f64| ((self.joint - linear).max(0.0) / quadratic).sqrt();

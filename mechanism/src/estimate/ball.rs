@@ -10,7 +10,7 @@
 //! is, the interval contains the truth with probability P(|N(0, 1)| ≤ z), exactly (it is Fieller's
 //! interval). A covariance S/n − sᵢsⱼ/n² is constant on surfaces that are nearly flat over the
 //! length of the noise, unless the noise of the mean exceeds that of the second moment. In that
-//! case the intervals of estimate ± z standard deviations fail first.
+//! case intervals of estimate ± z standard deviations lose their level first.
 //!
 //! For a given count the covariance is linear in S and quadratic in (sᵢ, sⱼ), with the axes
 //! (sᵢ±sⱼ)/√2, so its range follows from one Lagrange multiplier. If the count is noisy, the range
@@ -71,7 +71,7 @@ impl EntryMoments {
     }
 }
 
-/// The ball w² + Σ xₖ² ≤ radius².
+/// The ball w² + Σ xₖ² ≤ radius², and the coefficients of a function on it.
 struct NoiseBall {
     slope: f64,
     spread: f64,
@@ -84,7 +84,7 @@ impl NoiseBall {
     ///
     /// At the maximum (w, x)·m equals half the gradient, with a multiplier m ≥ v hₖ for all k, v =
     /// spread². The norm of the solution falls as m grows, and its reciprocal is concave (Moré &
-    /// Sorensen 1983), so Newton's method rises to the multiplier from any smaller one, such as one
+    /// Sorensen 1983). So Newton's method rises to the multiplier from any smaller one, such as one
     /// at which a single coordinate leaves the ball. Signs of a do not matter, so they are taken
     /// positive and kept away from 0, where the multiplier would not determine x. The remaining
     /// error of m is mostly in the norm, which is then corrected.

@@ -1,10 +1,10 @@
 //! Moments of each column and of each pair of columns over the rows that have them, from released
 //! moments of records with [indicators](crate::moments::Clipper::with_indicators).
 //!
-//! The released vector w = (y, e) has the values y and the indicators e, ±½ apart by the clipper's
-//! [step](crate::moments::Clipper::indicator_step). Let τ₀, τ₁ and τ₂ be the noise of the release,
-//! with steps of 1. The sums of a column and of a pair are linear in different released numbers,
-//! so their noises are independent:
+//! The released vector w = (y, e) has the values y and the indicators e, which are ±½ in units of
+//! the clipper's [step](crate::moments::Clipper::indicator_step). Let τ₀, τ₁ and τ₂ be the noise of
+//! the release, with steps of 1. The sums of a column and of a pair are linear in different
+//! released numbers, so their noises are independent:
 //!
 //! ```text
 //! column  N_j  = ½n + Σ e_j                             variance τ₀²/4 + τ₁²
@@ -14,10 +14,10 @@
 //!         Σ m_i m_j x_i x_j                             τ₂²/2
 //! ```
 //!
-//! So each column has the moments of a release of one column, and everything that is known of such
-//! releases holds for it: debiasing, intervals, quality. The covariance of a pair is that of the
-//! rows that have both columns, about their own means. Covariances of different pairs are of
-//! different rows, so together they need not be positive semi-definite.
+//! So each column has the moments of a release of one column. Debiasing, intervals and quality of
+//! such releases apply to it. The covariance of a pair is that of the rows that have both columns,
+//! about their own means. Covariances of different pairs are of different rows, so together they
+//! need not be positive semi-definite.
 //!
 //! # Conditional on the qualities of a line
 //! The qualities of a line depend on the counts N_k of all columns. An error of N_j or N_ij moves
@@ -168,7 +168,8 @@ impl<'a> ColumnwiseMoments<'a> {
     }
 
     /// The counts that decide the qualities of columns, for a number with this noise. `shared` is
-    /// the covariance of the noise of the number and of a column's count; `None` leaves it out.
+    /// the covariance of the noise of the number and of a column's count; `None` leaves the column
+    /// out.
     fn selections(&self, noise: f64, shared: impl Fn(usize) -> Option<f64>) -> Vec<Selection> {
         let (layout, of_columns) = self.layout_and_noise_of_columns();
         let selection = |column: usize| {
@@ -182,8 +183,8 @@ impl<'a> ColumnwiseMoments<'a> {
     }
 
     /// The moments of two columns over the rows that have both; `None` unless products of columns
-    /// are known. The two squares are not released over these rows. In their position is the number
-    /// that gives each column the variance of all its rows, if it has one.
+    /// are known. The two squares are not released over these rows. Each is replaced by the number
+    /// that gives its column the variance of all rows of the column, or 0 without an estimate.
     pub fn pair(&self, i: usize, j: usize) -> Option<SubsetMoments> {
         if self.second() != SecondMoment::Full || i == j {
             return None;
@@ -232,7 +233,8 @@ impl<'a> ColumnwiseMoments<'a> {
     }
 
     /// Returns the interval of a column's count at this level, given the qualities of all columns.
-    /// It ends where that of all rows does, at a fiftieth of the tail.
+    /// It ends no later than the interval of the number of all rows, taken at a fiftieth of the
+    /// tail.
     pub fn column_count_interval(&self, column: usize, level: f64) -> Interval {
         let own = self.column(column);
         let (count, noise) = own.count();
@@ -252,8 +254,8 @@ impl<'a> ColumnwiseMoments<'a> {
         count_interval(self.count(), noise, level, &selections)
     }
 
-    /// Covariance matrix of all columns as a [`Projection`] makes it one, and the noise of its
-    /// entries before; `None` unless every column and every pair has an estimate.
+    /// Covariance matrix of all columns after the [`Projection`], and the noise of its entries
+    /// before it; `None` unless every column and every pair has an estimate.
     pub fn covariance_matrix(&self, projection: Projection) -> Option<(DMatrix<f64>, DMatrix<f64>)> {
         let (matrix, noise) = self.entries();
         let complete = |matrix: &DMatrix<f64>| matrix.iter().all(|entry| entry.is_finite());

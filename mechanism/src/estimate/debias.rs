@@ -1,9 +1,9 @@
 //! Debiased Gaussian densities from released moments.
 //!
-//! Given are the moments of weighted records z under independent Gaussian noise: the count n̂ = n +
-//! e₀, the sum ŝ = n m + e₁ and the second moments Ŝ = n M + E₂, with standard deviations τ₀, τ₁
-//! (an entry) and τ₂ (a diagonal entry; τ₂/√2 off the diagonal). The targets are m and Σ = M − mmᵀ.
-//! With r = τ₀²/n² and v = τ₁²/n²,
+//! The input consists of the moments of weighted records z with independent Gaussian noise: the
+//! count n̂ = n + e₀, the sum ŝ = n m + e₁ and the second moments Ŝ = n M + E₂. The standard
+//! deviations are τ₀, τ₁ (an entry) and τ₂ (a diagonal entry; τ₂/√2 off the diagonal). The targets
+//! are m and Σ = M − mmᵀ. With r = τ₀²/n² and v = τ₁²/n²,
 //!
 //! ```text
 //! E[ŝ/n̂] = (1+r) m,     E[Ŝ/n̂] = (1+r) M,     E[ŝŝᵀ/n̂²] = (1+3r) mmᵀ + v I
@@ -48,15 +48,15 @@ pub struct NoisyMoments<'a> {
     pub layout: Layout,
     /// Count, Σz and second moments in that order, all with the same weights.
     pub coordinates: &'a [f64],
-    /// Their noise.
+    /// The noise of the coordinates.
     pub noise: MomentNoise,
 }
 
 impl NoisyMoments<'_> {
-    /// Returns the Gaussian density with these moments, debiased as derived at the [module](self),
-    /// by the default [`Projection`]: an eigenvalue of the covariance is raised to at least the
-    /// standard deviation of the noise of its direction's variance. So no direction appears to vary
-    /// less than its noise level.
+    /// Returns the Gaussian density with these moments, debiased as derived at the head of the
+    /// [module](self). The covariance is projected by the default [`Projection`]: an eigenvalue is
+    /// raised to at least the standard deviation of the noise of the variance in its direction. So
+    /// no direction appears to vary less than its noise level.
     ///
     /// # Errors
     /// [`DensityError::TooFewRecords`] if the count is not positive or too small for its noise;
@@ -213,9 +213,9 @@ mod tests {
     }
 
     /// Over 400,000 releases every mean lies within 5.5 standard errors of the truth (false alarm
-    /// below 10⁻⁶ for all entries of all settings together). The plain estimates do not. Every
-    /// standard deviation is within 2 % of the stated noise (18 standard errors, to leave room for
-    /// terms of second order).
+    /// below 10⁻⁶ for all entries of all settings together). At least one of the plain estimates is
+    /// off by more than ten standard errors. Every standard deviation is within 2 % of the stated
+    /// noise (18 standard errors, to leave room for terms of second order).
     fn check_unbiased(layout: Layout, mean: &[f64], covariance: &[f64], noise: MomentNoise, seed: u64) {
         let trials = 400_000;
         let exact = moments(layout, 100.0, mean, covariance);

@@ -1,16 +1,17 @@
 //! A Gaussian density with the noise level of each number, and its scores.
 //!
-//! [`NoisyMoments::density`](super::debias::NoisyMoments::density) makes it, in the scaled
-//! coordinates of the records; [`Density::to_units`] converts it to the user's. Scores come from
-//! held-out records ([`Density::mean_log_likelihood`]) or from a known truth p
+//! [`NoisyMoments::density`](super::debias::NoisyMoments::density) computes the density in the
+//! scaled coordinates of the records; [`Density::to_units`] converts it to the user's units. Scores
+//! come from held-out records ([`Density::mean_log_likelihood`]) or from a known truth p
 //! ([`Density::divergence_from`]). For the estimate q, KL(p ‖ q) is the expected score of p minus
 //! that of q.
 //!
 //! # Sampling
 //! Synthetic records are drawn from a released density, in any number and at no privacy cost.
 //!
-//! x = m̂ + L n with Σ̂ = L Lᵀ and n standard normal, two at a time by the polar form of Box &
-//! Muller 1958. This noise does not serve privacy: the density is already private.
+//! A record is x = m̂ + L n with Σ̂ = L Lᵀ. The standard normal n are drawn two at a time by the
+//! transform of Box & Muller 1958. This noise does not serve privacy: the density is already
+//! private.
 
 use super::debias::MIN_COUNT_TO_NOISE;
 pub use super::quality::Quality;
@@ -111,8 +112,8 @@ pub struct Density {
     /// to first order.
     pub mean_noise: DVector<f64>,
     /// Standard deviation of the noise of each entry of the covariance before projection, with the
-    /// estimate in place of the unknown truth. 0 for entries that diagonal second moments do not
-    /// estimate.
+    /// estimate in place of the unknown truth. It is 0 for entries that diagonal second moments do
+    /// not estimate.
     pub covariance_noise: DMatrix<f64>,
     /// Weighted count of records.
     pub count: f64,
@@ -148,11 +149,11 @@ impl Density {
         density.finite()
     }
 
-    /// Returns the nearest density that records with coordinates in [−1, 1] allow. Its mean is in
-    /// [−1, 1], and its variance is at most (1 − m)(m + 1), where m is the mean moved towards 0 by
-    /// a standard deviation of its noise. (Only a mean without noise at a bound excludes any
-    /// variance.) A larger variance is scaled down with its covariances, which keeps correlations,
-    /// and eigenvalues at least 0.
+    /// Returns the density, cut to values that records with coordinates in [−1, 1] allow. Its mean
+    /// is in [−1, 1], and the variance of a column is at most (1 − m)(m + 1), where m is the
+    /// column's mean, moved towards 0 by a standard deviation of its noise. (Only a mean without
+    /// noise at a bound excludes any variance.) A larger variance is scaled down with its
+    /// covariances, which keeps correlations, and eigenvalues at least 0.
     pub fn within_bounds(mut self) -> Self {
         self.mean.apply(|mean| *mean = mean.clamp(-1.0, 1.0));
         let largest = self.mean.zip_map(&self.mean_noise, |mean, noise| {
@@ -280,7 +281,7 @@ impl Density {
     /// Returns the Kullback–Leibler divergence KL(self ‖ other) = E log(self/other) in nats, with
     /// the mean over `self`; `None` if a covariance is singular or the dimensions differ.
     /// `truth.divergence_from(&estimate)` is the loss in score on held-out rows.
-    /// `estimate.divergence_from(&truth)` penalises a too narrow estimate less.
+    /// `estimate.divergence_from(&truth)` penalises an estimate that is too narrow less.
     pub fn divergence_from(&self, other: &Self) -> Option<f64> {
         let (own, theirs) = (self.factored()?, other.factored()?);
         let away = (self.mean.len() == other.mean.len()).then(|| &self.mean - &other.mean)?;
@@ -342,7 +343,7 @@ fn log_determinant(factor: &Cholesky<f64, Dyn>) -> f64 {
 #[derive(Clone, Debug)]
 pub struct Sampler {
     mean: DVector<f64>,
-    /// L.
+    /// L, the Cholesky factor of the covariance.
     factor: DMatrix<f64>,
 }
 

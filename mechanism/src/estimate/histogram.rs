@@ -3,9 +3,10 @@
 //! The bins n_b, b = 1 … B, have independent normal noise of deviation τ.
 //!
 //! # Consistency with the count
-//! Where each record has a bin, their sum is the count, which is released too, as c with noise of
-//! deviation κ. Groups of bins may be released as well, as the nodes of a tree. Generalised least
-//! squares makes all of them agree (`histogram/tree.rs`). For bins and a count it is
+//! Where each record has a bin, the sum of the bins is the count. The count is released too, as c
+//! with noise of deviation κ. Groups of bins may be released as well, as the nodes of a tree.
+//! Generalised least squares makes all of them agree (`histogram/tree.rs`). For bins and a count it
+//! is
 //!
 //! ```text
 //! n̂_b = n_b + w(c − Σn)      w = τ²/(κ² + Bτ²)      covariance τ²(I − w·11ᵀ)
@@ -14,8 +15,8 @@
 //! The noise of a bin falls little, but that of the total T = Σn̂ falls from τ√B to less than κ.
 //!
 //! # Shares
-//! Let p be the share of the first k bins, or of one bin, and N their noisy number. Then N − pT is
-//! normal with mean 0 and the variance
+//! Let p be the share of the records in the first k bins, or in one bin, and N their noisy number.
+//! Then N − pT is normal with mean 0 and the variance
 //!
 //! ```text
 //! v(p) = s + (a − p)²·var T   [+ h·T·p(1−p) for the population]
@@ -27,11 +28,11 @@
 //!
 //! # Bands of the distribution function
 //! F_k is the share of the first k bins. The intervals of all F_k, k < B, hold together if z is
-//! replaced by the quantile of `max_k |D_k|/√v(F_k)`, where D is the noise of N_k − F_k·T. It
-//! depends on F, but little: F̂ stands in for it. The quantile is that of a fixed sample of noise,
-//! so equal releases have equal bands. Above a level of 99.9 %, where the sample is too small, z is
-//! at least that of Bonferroni's inequality over the inner edges. F is monotone, so the band may be
-//! tightened to monotone ends: no F that it contained is lost.
+//! replaced by the quantile of `max_k |D_k|/√v(F_k)`, where D is the noise of N_k − F_k·T. The
+//! quantile depends on F only slightly, so F̂ stands in for F. It is the quantile of a fixed sample
+//! of noise, so equal releases have equal bands. Above a level of 99.9 %, where the sample is too
+//! small, z is at least that of Bonferroni's inequality over the inner edges. F is monotone, so the
+//! band may be tightened to monotone ends: no monotone F is lost.
 //!
 //! F̂ is the isotonic regression of N_k/T (pool adjacent violators), and shares of single bins are
 //! those of the nearest counts that are at least 0 and sum to T.
@@ -46,8 +47,8 @@
 //!
 //! # Conditional on the quality
 //! A line reports shares only if T clearly exceeds its noise, so noise influences which lines have
-//! them. N = aT + ε with ε independent of T, so N and N − pT share the noise a·e and (a − p)·e with
-//! the error e of T. Intervals of counts, shares and quantiles are those given the range of T
+//! shares. N = aT + ε with ε independent of T, so N and N − pT share the noise a·e and (a − p)·e
+//! with the error e of T. Intervals of counts, shares and quantiles are those given the range of T
 //! ([`selection`](super::selection)).
 
 use super::debias::MIN_COUNT_TO_NOISE;
@@ -70,7 +71,7 @@ const SHARES: Interval = Interval { lower: 0.0, upper: 1.0 };
 /// The bins of one histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoisyHistogram {
-    /// n̂.
+    /// n̂: the estimated counts of the bins.
     counts: Vec<f64>,
     total: f64,
     tree: NoiseTree,
@@ -284,13 +285,13 @@ impl NoisyHistogram {
         Some(values)
     }
 
-    /// v(p).
+    /// v(p): the variance of N − pT.
     fn variance(&self, noise: NoiseOfSum, p: f64, confidence: Confidence) -> f64 {
         let of_noise = noise.variance + (noise.slope - p).powi(2) * self.tree.total_variance;
         of_noise + self.sampling(confidence) * p * (1.0 - p)
     }
 
-    /// h·T, or 0 for the records.
+    /// h·T, or 0 for statements about the records.
     fn sampling(&self, confidence: Confidence) -> f64 {
         match confidence.subject {
             IntervalSubject::Records => 0.0,

@@ -20,8 +20,8 @@ pub enum IntervalSubject {
     /// need only large samples; covariances also need a population that is about Gaussian.
     Population {
         /// Largest weight of a record in the moments, above 0: 1 for sums. n records of weights w
-        /// are worth (Σw)²/Σw² ≥ Σw/max w of equal weight. The latter number is used: exact for
-        /// equal weights, with wider intervals otherwise.
+        /// are worth (Σw)²/Σw² ≥ Σw/max w records of equal weight. The latter number is used: it is
+        /// exact for equal weights, and gives wider intervals otherwise.
         heaviest: f64,
     },
 }
@@ -56,7 +56,7 @@ impl Interval {
     /// All real numbers.
     pub const UNBOUNDED: Self = Interval { lower: f64::NEG_INFINITY, upper: f64::INFINITY };
 
-    /// Whether it contains x.
+    /// Returns whether the interval contains x.
     pub fn contains(&self, x: f64) -> bool {
         self.lower <= x && x <= self.upper
     }
@@ -71,14 +71,14 @@ impl Interval {
         self.map(|x| x.max(0.0).sqrt())
     }
 
-    /// Returns the distance of the ends.
+    /// Returns the distance between the ends.
     pub fn width(&self) -> f64 {
         self.upper - self.lower
     }
 
     /// Intersects the interval with `bounds`. An interval that passes an end of the bounds keeps at
-    /// least the numbers of the bounds within `reach` of this end, so the result is neither a point
-    /// nor empty.
+    /// least the part of the bounds within `reach` of this end. So it becomes neither empty nor,
+    /// for a finite `reach` above 0, a point.
     ///
     /// No truth is lost, because the bounds contain it and the result contains the whole
     /// intersection. An interval wholly beyond an end is replaced by the numbers within `reach` of
@@ -106,8 +106,8 @@ impl Interval {
     }
 
     /// Returns the interval of an estimate plus an independent error of mean 0, from the interval
-    /// around the estimate x and the error's distances `(below, above)` (Zou & Donner 2008): the
-    /// distances add in squares.
+    /// around the estimate x and the error's distances `(below, above)`. The distances add in
+    /// squares (Zou & Donner 2008).
     pub(super) fn widened(self, x: f64, (below, above): (f64, f64)) -> Self {
         Interval { lower: x - (x - self.lower).hypot(below), upper: x + (self.upper - x).hypot(above) }
     }

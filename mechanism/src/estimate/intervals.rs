@@ -5,31 +5,33 @@
 //!
 //! - a mean: `{m : |ŝ − m n̂| ≤ z √(τ₁² + m²τ₀²)}` (Fieller 1954), at exactly the level;
 //! - a covariance: its range over the ball of moments within z of the released ones (`ball.rs`),
-//!   before projection, whose bias has no known law. The estimate ± z of its own standard
+//!   before projection, whose bias has no known distribution. The estimate ± z of its own standard
 //!   deviations contains the truth too rarely if that deviation depends on a noise-dominated mean;
 //! - a correlation: `correlation.rs`.
 //!
-//! If the count is noisy, z depends on the side and the entry, given the quality of the line
-//! ([`quality`](super::quality)): see [`selection`](super::selection). An error of the count moves
-//! a mean m by −m, and a covariance by mᵢmⱼ − σᵢⱼ, with the m or the σᵢⱼ of the end in question.
-//! Other noisy counts that decide words are given by [`MomentIntervals::given`].
+//! If the count is noisy, z depends on the side and on the entry, so that intervals keep their
+//! level given the quality of the line ([`quality`](super::quality)): see
+//! [`selection`](super::selection). A relative error e of the count moves a mean m by −m·e, and a
+//! covariance by (mᵢmⱼ − σᵢⱼ)·e, with the m or the σᵢⱼ of the end in question. Other noisy counts
+//! that decide quality flags are given by [`MomentIntervals::given`].
 //!
 //! [`MomentIntervals::within_bounds`] cuts intervals to the values that records in [−1, 1] allow
 //! ([`Interval::within`], with a half-width of z deviations). This never removes the truth, with
 //! one exception: the largest variance, 1 − m², depends on an unknown mean. The mean nearest to 0
 //! in its interval is taken, at a fiftieth of the tail.
 //!
-//! **Coverage given the words.** Let W be the counts that decide the words of a line, I the
+//! **Coverage given the flags.** Let W be the counts that decide the quality flags of a line, I the
 //! interval of θ given the ranges of W, and B the values of θ that bounds allow. For every θ in B,
-//! θ ∈ I with the level, given the words. The shown interval contains I ∩ B, so it contains θ at
-//! least as often. This requires that only W decides words. An interval wholly outside B is more
-//! frequent if θ̂ is far from θ. A word for such intervals would select lines whose other numbers
-//! are wrong, too.
+//! θ ∈ I with the probability of the level, given the flags. The shown interval contains I ∩ B, so
+//! it contains θ at least as often. This requires that only W decides flags. An interval wholly
+//! outside B is more frequent if θ̂ is far from θ. A flag for such intervals would select lines
+//! whose other numbers are wrong, too.
 //!
 //! For the population, the error of the sample is independent of the noise, and the two are
-//! combined as by Zou & Donner 2008. A sample mean has Student's law. A sample covariance σᵢⱼ is
-//! that of u − w, where u and w are the variances of (x/σᵢ ± y/σⱼ)/√2, independent multiples of χ².
-//! Means need samples that are not small, covariances a population that is about Gaussian.
+//! combined as by Zou & Donner 2008. A sample mean has Student's distribution. A sample covariance
+//! σᵢⱼ is distributed as u − w, where u and w are the variances of (x/σᵢ ± y/σⱼ)/√2, independent
+//! multiples of χ². Means need samples that are not small, covariances a population that is about
+//! Gaussian.
 
 use super::ball::EntryMoments;
 use super::debias::{MomentNoise, NoisyMoments};
@@ -68,7 +70,8 @@ pub struct MomentIntervals<'a> {
     subject: IntervalSubject,
     /// Whether the coordinates of records lie in [−1, 1].
     bounded: bool,
-    /// Other counts that decide words, with the correlations of their noise with that of the count.
+    /// Other counts that decide quality flags, with the correlations of their noise with that of
+    /// the count.
     others: Vec<Selection>,
 }
 
@@ -155,7 +158,7 @@ impl MomentIntervals<'_> {
     fn mean_at(&self, column: usize, tail: f64) -> Option<Interval> {
         let interval = self.uncut_mean(column, tail)?;
         let MomentNoise { count, first, .. } = self.moments.noise;
-        // At a bound.
+        // The deviation of a mean of ±1, which is at a bound.
         let noise = first.hypot(count) / self.moments.count();
         Some(if self.bounded { interval.within(UNIT, self.z * noise) } else { interval })
     }
@@ -177,9 +180,9 @@ impl MomentIntervals<'_> {
     }
 
     /// Returns the interval of the covariance of two columns, or of the variance of one; `None` if
-    /// there is no such column or if only diagonal moments are known. That of a variance begins at
-    /// 0 or above, and ends at least z standard deviations of its noise above 0, because a negative
-    /// estimate may also belong to a positive variance.
+    /// there is no such column or if only diagonal moments are known. The interval of a variance
+    /// begins at 0 or above. It ends at least z standard deviations of its noise above 0, because a
+    /// negative estimate may also belong to a positive variance.
     pub fn covariance(&self, i: usize, j: usize) -> Option<Interval> {
         let estimate = *self.covariance.get((i, j))?;
         let entry = self.entry(i, j)?;
@@ -203,8 +206,8 @@ impl MomentIntervals<'_> {
 
     /// The covariances whose distance from the estimate is at most the quantile of their side,
     /// given the quality and at that covariance. Using the covariance of the estimate instead would
-    /// mix the effect of the count with the noise: an estimate that noise has raised would seem to
-    /// fall as the count rises, and the interval below it would be too short.
+    /// mix the effect of the count with the noise. An estimate that noise has raised would seem to
+    /// fall as the count rises, and the interval below the estimate would be too short.
     fn covariance_of_records(&self, entry: &EntryMoments, (i, j): (usize, usize)) -> Interval {
         let means = (self.mean[i], self.mean[j]);
         let quantiles = |covariance: f64| {
@@ -259,7 +262,7 @@ impl MomentIntervals<'_> {
         conditional_quantiles(tail, &self.selections(slope))
     }
 
-    /// The selections by the counts that decide words, for such an estimate.
+    /// The selections by the counts that decide quality flags, for an estimate of this slope.
     fn selections(&self, slope: f64) -> Vec<Selection> {
         let (count, noise) = (self.moments.count(), self.moments.noise.count);
         let correlation = (slope * noise / count).clamp(-1.0, 1.0);
@@ -292,8 +295,8 @@ impl MomentIntervals<'_> {
         Interval { lower: (centre - reach) / scale, upper: (centre + reach) / scale }
     }
 
-    /// Adds the sampling error, given its distances for the degrees of freedom of the records, at
-    /// their equivalent number of equal weight.
+    /// Adds the sampling error. `error` returns its distances for given degrees of freedom: the
+    /// equivalent number of records of equal weight, less 1.
     fn sampled(&self, records: Interval, estimate: f64, error: impl Fn(f64) -> (f64, f64)) -> Interval {
         match self.subject {
             IntervalSubject::Population { heaviest } if self.moments.count() / heaviest >= LEAST_SAMPLE => {

@@ -18,27 +18,27 @@
 //! h(K) = ⟨K, Σ⟩ − mᵀKm
 //! ```
 //!
-//! For the population the sampling error 2 tr(KΣLΣ)/n of a Gaussian law is added. Let vᵢⱼ² be the
-//! variance of uᵢᵀE uⱼ.
+//! For the population the sampling error 2 tr(KΣLΣ)/n of a Gaussian distribution is added. Let vᵢⱼ²
+//! be the variance of uᵢᵀE uⱼ.
 //!
 //! **Clusters.** Noise moves eigenvalues apart, and mixes the eigenvectors of close eigenvalues.
 //! Two eigenvalues are *linked* if they differ by at most κ = 4√2 times vᵢⱼ. For equal eigenvalues
 //! in two dimensions the gap is larger with probability e^(−κ²/8) = e⁻⁴. Chains of links are
 //! clusters.
 //!
-//! **Eigenvalues.** Eigenvalues outside of its cluster shift λᵢ by Σⱼ vᵢⱼ²/(λᵢ − λⱼ), and the code
-//! subtracts this shift. (For one eigenvalue above a bulk of noise this is exact in the limit of
-//! many columns, since the sum is the Stieltjes transform of the bulk at λ̂ᵢ.) If λᵢ is alone in
-//! its cluster, it is in λ̂ᵢ ± z vᵢᵢ. Within a cluster a..b only Courant & Fischer's principle
-//! applies:
+//! **Eigenvalues.** The eigenvalues outside the cluster of λᵢ shift its estimate by Σⱼ vᵢⱼ²/(λᵢ −
+//! λⱼ), and the code subtracts this shift. (For one eigenvalue above a bulk of noise this is exact
+//! in the limit of many columns, since the sum is the Stieltjes transform of the bulk at λ̂ᵢ.) If
+//! λᵢ is alone in its cluster, its interval is λ̂ᵢ ± z vᵢᵢ. Within a cluster a..b only Courant &
+//! Fischer's principle applies:
 //!
 //! ```text
 //! λ_max(E on u_i … u_b) ≥ λ̂ᵢ − λᵢ ≥ λ_min(E on u_a … u_i)
 //! ```
 //!
-//! On k dimensions with noise of at most v in each direction, λ_max is at most v(e_k + z) with the
-//! tail of z: it exceeds its mean v e_k by z Lipschitz constants no more often than a normal
-//! variable exceeds z. For the Gaussian orthogonal ensemble e_k ≈ √(2k) − 0.853 k^(−1/6) (Tracy &
+//! On k dimensions with noise of at most v in each direction, λ_max exceeds v(e_k + z) no more
+//! often than a standard normal variable exceeds z: its mean is at most v e_k, and v is its
+//! Lipschitz constant. For the Gaussian orthogonal ensemble e_k ≈ √(2k) − 0.853 k^(−1/6) (Tracy &
 //! Widom 1996), and e₁ = 0. So intervals need no gap, and are wider than necessary in a cluster.
 //!
 //! **Directions.** Only an eigenvalue that is alone in its cluster has a direction. From
@@ -49,9 +49,9 @@
 //! ```
 //!
 //! which is a sum of squares of Gaussian variables with a known covariance, for which Satterthwaite
-//! 1946 gives a quantile. It is the identity behind the bound of Davis & Kahan, without its loss.
-//! Noise also affects which gaps look wide: a gap g counts as √(g² − 12 v²) in a bound of θ, so
-//! that the bound holds among the directions that are shown.
+//! 1946 gives a quantile. The identity is the one behind the bound of Davis & Kahan, without the
+//! loss of that bound. Noise also affects which gaps look wide: a gap g counts as √(g² − 12 v²) in
+//! a bound of θ, so that the bound holds among the directions that are shown.
 
 use super::debias::NoisyMoments;
 use super::density::DensityError;
@@ -122,8 +122,9 @@ pub struct Direction {
 
 impl NoisyMoments<'_> {
     /// Returns the `number` leading components of records with coordinates in [−1, 1], at most as
-    /// many as there are columns. `units` are the units of the coordinates in those of the columns.
-    /// If intervals are joint, those of all components and all angles hold together.
+    /// many as there are columns. `units` holds the size of each coordinate's unit, in the unit of
+    /// its column. If intervals are joint, the intervals and angles of all returned components hold
+    /// together.
     ///
     /// # Errors
     /// As [`density`](Self::density); [`DensityError::NoSecondMoments`] without products of
@@ -194,8 +195,9 @@ struct Decomposition<'a> {
     directions: DMatrix<f64>,
     /// UᵀZ²U.
     gram: DMatrix<f64>,
-    /// ZU and its products with the mean.
+    /// ZU.
     scaled: DMatrix<f64>,
+    /// (ZU)ᵀm.
     means: DVector<f64>,
     /// X∘X.
     squares: DMatrix<f64>,
@@ -284,7 +286,7 @@ impl<'a> Decomposition<'a> {
         }
     }
 
-    /// The covariance matrix of the uᵢᵀE uⱼ of one i and these j.
+    /// The covariance matrix of uᵢᵀE uⱼ, for this i and all j in `others`.
     fn covariances(&self, i: usize, others: &[usize], error: ErrorOf) -> DMatrix<f64> {
         let (dimension, size) = (self.mean.len(), others.len());
         let slopes: Vec<f64> = others.iter().map(|&j| self.slope(i, j)).collect();
@@ -325,7 +327,7 @@ impl<'a> Decomposition<'a> {
         covariances
     }
 
-    /// tr(KΣLΣ) for each pair of these.
+    /// tr(KΣLΣ) for this i and each pair of `others`.
     fn sampling(&self, i: usize, others: &[usize], slopes: &[f64], products: &DMatrix<f64>) -> DMatrix<f64> {
         let value = |j: usize| self.values[j].max(0.0);
         let plain = products.tr_mul(products);

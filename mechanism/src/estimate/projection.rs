@@ -1,7 +1,7 @@
 //! Projects a debiased estimate to a covariance by raising eigenvalues that noise made too small.
 //!
 //! Under noise of standard deviation τ an eigenvalue may be anything within a few τ of the truth,
-//! also negative. Let u be its direction and τᵤ the noise of the variance uᵀΣ̂u.
+//! even negative. Let u be its direction and τᵤ the noise of the variance uᵀΣ̂u.
 //! [`Projection::Floor`] raises it to max(·, τᵤ). [`Projection::Nearest`] only raises negative
 //! ones, to 0, which gives the nearest positive semi-definite matrix in the Frobenius norm (Higham
 //! 1988).
@@ -17,7 +17,7 @@
 //! as E σ̂ᵢⱼ² = σᵢⱼ² + ηᵢⱼ²: the oracle of Ledoit & Wolf 2004, with a known variance instead of an
 //! estimated one. If noise dominates, α is 1 and correlations vanish; as noise falls α goes to 0.
 //!
-//! `docs/estimates.md` compares them, with figures.
+//! `docs/estimates.md` compares the projections, with figures.
 
 use super::debias::NoisyMoments;
 use super::density::DensityError;
@@ -30,7 +30,7 @@ use std::str::FromStr;
 /// Iterations of the eigenvalue search allowed per dimension; a few are typical.
 const ITERATIONS: usize = 100;
 
-/// How a debiased estimate becomes a covariance.
+/// The way in which a debiased estimate becomes a covariance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]

@@ -8,9 +8,9 @@
 //! and whose mean lies halfway between their middle and an end. In the coordinates of the records,
 //! between −1 and 1, its variance is ¼. The noise of its variance is √(τ₂² + τ₁²)/n, with τ₁ of
 //! sums and τ₂ of squares. The expected operator norm of the noise of a d×d covariance is at most
-//! √(2d) times that, about as for a Gaussian orthogonal ensemble; for d variances alone their
-//! expected maximum is about √(2 + 2 ln d) times it. An estimate is good if [`SIGNAL_TO_NOISE`]
-//! times this norm is at most ¼.
+//! √(2d) times that, about as for a Gaussian orthogonal ensemble. For d variances alone, the
+//! expected maximum of their noise is about √(2 + 2 ln d) times that of one. An estimate is good if
+//! [`SIGNAL_TO_NOISE`] times this norm is at most ¼.
 //!
 //! So each quality is a range of the released count, with public ends. If the count is exact, the
 //! quality is public. Otherwise intervals hold *given* that the count lies in its range
@@ -25,10 +25,11 @@ const REFERENCE_VARIANCE: f64 = 0.25;
 /// Minimum ratio of the reference variance to the expected operator norm of the noise.
 pub const SIGNAL_TO_NOISE: f64 = 2.0;
 
-/// How large the noise of an estimate is relative to the bounds of its columns.
+/// The noise of an estimate relative to the bounds of its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quality {
-    /// At most half the variance of a column whose standard deviation is a quarter of its range.
+    /// The expected norm of the noise is at most half the variance of a column whose standard
+    /// deviation is a quarter of the distance between its bounds.
     Good,
     /// Larger noise.
     NoiseDominated,

@@ -18,11 +18,12 @@
 //!
 //! for ρ > 0; for ρ < 0 the ends change sides. The ranges of several numbers intersect. The
 //! interval is every θ for which the probability F(t) = P(T ≤ t | t − l ≤ T ≤ t + u) is neither
-//! below the tail nor above 1 − tail. F grows with t, because the family of restricted normal laws
-//! has a monotone likelihood ratio. So the interval is bounded by two quantiles of t, which depend
-//! on l, u and the tail alone: plain ±z if W is far from the ends of its range, and further away on
-//! the side that the selection hides. Given the flag, the interval holds the truth at its level:
-//! exactly if the noise is Gaussian and the estimate linear, and otherwise to first order.
+//! below the tail nor above 1 − tail. F grows with t, because the family of truncated normal
+//! distributions has a monotone likelihood ratio. So the interval is bounded by two quantiles of t,
+//! which depend on l, u and the tail alone. They are ±z if W is far from the ends of its range, and
+//! further away on the side that the selection hides. Given the flag, the interval holds the truth
+//! at its level: exactly if the noise is Gaussian and the estimate linear, and otherwise to first
+//! order.
 
 use super::interval::Interval;
 use crate::quantile;

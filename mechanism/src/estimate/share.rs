@@ -9,9 +9,9 @@
 //! ```
 //!
 //! contain the true share with probability P(|N(0, 1)| ≤ z), for all n and v (Fieller 1954).
-//! They lie between the roots of a quadratic, or outside of them if v̂ can't be distinguished from
-//! 0. A share is at least 0 and at most 1, so the interval is the hull of those numbers within [0,
-//! 1]. If there are none, it is the nearest end.
+//! These numbers lie between the roots of a quadratic, or outside the roots if v̂ can't be
+//! distinguished from 0. A share is at least 0 and at most 1, so the interval is the hull of those
+//! numbers within [0, 1]. If there are none, the interval starts from the nearest end.
 
 use super::interval::{Confidence, Interval};
 
@@ -27,7 +27,7 @@ pub struct Share {
 
 impl Share {
     /// Estimates the share of a `part` in a `whole`, each given with the standard deviation of its
-    /// noise. The interval contains it with probability `level`.
+    /// noise. The interval contains the share with probability `level`.
     ///
     /// ```
     /// use hushflow_mechanism::estimate::share::Share;

@@ -2,7 +2,7 @@
 //!
 //! The attacks encode neighbouring streams of quantised records by an integer C and compare them
 //! coordinate by coordinate, without using the sensitivity. The privacy loss never exceeds the
-//! requested one, and the worst pairs come close to it.
+//! requested one. The worst pairs come close to it, except where the bound of a method is loose.
 
 use super::{MatrixMechanism, Method, MomentGeometry, MomentMechanism, MomentParameters, Strategies};
 use crate::moments::{Clipper, Layout, QuantisedRows, SecondMoment};
@@ -168,8 +168,8 @@ fn check(columns: &IntegerColumns, parameters: MomentParameters) {
     }
 }
 
-/// Returns the difference of rounded sums, if the encoded ones differ by this much. They end
-/// anywhere between two units of the grid.
+/// Returns the difference of rounded sums, if the encoded ones differ by this much. The encoded
+/// sums lie at random positions between two units of the grid.
 fn rounded_difference(
     mechanism: &MomentMechanism,
     difference: &[i128],
@@ -422,7 +422,8 @@ fn records_with_missing_values_spend_the_requested_budget() {
             };
             let budget = 1.0 / (2.0 * 0.9 * 0.9);
             assert!(largest <= budget, "{largest} exceeds {budget}: {parameters:?} {first:?}");
-            // The bound is attained where records move or vanish: by records of all values.
+            // The bound is attained where records move or vanish, by records with all values,
+            // unless second moments are diagonal.
             let tight = neighbours != Neighbours::ReplaceOneInPlace && second != SecondMoment::Diagonal;
             assert!(
                 largest >= budget * (1.0 - 1e-4) || !tight,

@@ -6,9 +6,10 @@
 //! # Theorem
 //! Let s₀ be the joint sensitivity of the moments for an entity that has one record at a time and
 //! takes part as its schema allows (a single record takes part once). Let V be the squared
-//! sensitivity of C₁ for contributions of norm 1, and −g ≤ 0 a lower bound of the overlaps of its
-//! columns. Let each bin have noise of deviation σ·s/√e, and the moments their noise for σ and s.
-//! Then both together are one Gaussian mechanism of noise multiplier σ if
+//! sensitivity of C₁ for contributions of norm 1, −g ≤ 0 a lower bound of the overlaps of its
+//! columns, k the maximum number of records of the entity, and e > 0 a weight. Let each bin have
+//! noise of deviation σ·s/√e, and the moments their noise for σ and s. Then both together are one
+//! Gaussian mechanism of noise multiplier σ if
 //!
 //! ```text
 //! s² = s₀² + e·H·S      S = V                           zero-out
@@ -16,18 +17,18 @@
 //!                       S = min(4V, 2V + 2k²g)          replace-one
 //! ```
 //!
-//! *Proof.* Let u_i be the vector of bins that the entity's record adds to in step i, over all
-//! keys: H entries of 1 at most, so ‖u_i‖² ≤ H and ⟨u_i, u_j⟩ ∈ [0, H] for any two records.
+//! *Proof.* Let u_i be the vector that the entity's record adds to the bins of all keys in step i.
+//! It has at most H entries of 1. So ‖u_i‖² ≤ H, and ⟨u_i, u_j⟩ ∈ [0, H] for any two records.
 //! Zero-out removes such vectors: ‖C₁u‖² ≤ H·V. In place, steps and keys stay, and the difference
 //! of each step is u_i − w_i with ‖u_i − w_i‖² ≤ ‖u_i‖² + ‖w_i‖² ≤ 2H, so ‖C₁(u − w)‖² ≤ 2H·V. For
-//! replace-one
+//! replace-one, with X = C₁ᵀC₁,
 //!
 //! ```text
 //! ‖C₁u − C₁w‖² = ‖C₁u‖² + ‖C₁w‖² − 2 Σ_ij X_ij⟨u_i, w_j⟩ ≤ 2HV + 2k²g·H
 //! ```
 //!
 //! and at most (2√(HV))² by the triangle inequality. In units of its noise the square is
-//! e·H·S/(σs)², that of the moments is s₀²/(σs)². These are different coordinates with independent
+//! e·H·S/(σs)². For the moments it is s₀²/(σs)². These are different coordinates with independent
 //! noise, so the squares add up to 1/σ². ∎
 //!
 //! *The sum is tight* for one strategy without negative overlaps. A pair of records is farthest
@@ -43,8 +44,8 @@
 //! C₁u is at most η√(HV) where records are blanked, η√(2HV) in place, and 2η√(HV) where S ≥ 2V. So
 //! (1 + 2η)² covers it.
 //!
-//! *Rounding of recursive encoders.* v differs in at most 2kH bins, by √R each, in units of 1: like
-//! H counts of weight e.
+//! *Rounding of recursive encoders.* With R the bound of an encoder's squared rounding error, v
+//! differs in at most 2kH bins, by √R each, in units of 1: like H counts of weight e.
 //!
 //! # The weight
 //! e = w/H, with w = ½ unless a pipeline sets it (`histogram_weight`). The default count weight is
@@ -52,7 +53,7 @@
 //! √H times that. With the default weights of JME, s₀² is 4V for replaced and 2V for blanked
 //! records, so s grows by √(1 + w/2): by 12 % for w = ½.
 
-/// w.
+/// w, the default weight of the bins of all histograms together.
 pub(super) const WEIGHT: f64 = 0.5;
 
 #[cfg(test)]
@@ -221,8 +222,8 @@ mod tests {
         }
     }
 
-    /// Entities that take part twice, with every method that sums records: the noise in use covers
-    /// all pairs of streams, and is needed where no overlap is negative.
+    /// Entities that take part twice, with `jme`, `ime`, `cs` and `pp`: the noise in use covers all
+    /// pairs of streams. With `jme` and `pp`, it is needed where no overlap is negative.
     #[test]
     fn the_noise_covers_entities_that_take_part_twice() {
         let methods = [Method::Jme, Method::Ime { first_moment_share: 0.4 }, Method::Cs, Method::Pp];

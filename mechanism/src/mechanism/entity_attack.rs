@@ -67,8 +67,8 @@ fn quantised(clipper: &Clipper, record: &[f64]) -> Vec<i128> {
     rows.values().iter().map(|&value| value as i128).collect()
 }
 
-/// Draws records anywhere in twice the ball, or all along one axis, where few other pairs are as
-/// far apart.
+/// Draws a record from the cube of half-width 2ζ. If `aligned`, the record is ±ζ along the first
+/// axis instead: few other pairs are as far apart.
 fn row(clipper: &Clipper, random: &mut ChaCha8Rng, aligned: bool) -> Vec<i128> {
     let mut record: Vec<f64> = (0..clipper.dimension()).map(|_| random.random_range(-2.0..2.0)).collect();
     if aligned {
@@ -183,8 +183,8 @@ fn records_with_missing_values_of_an_entity() {
 const METHODS: [Method; 5] =
     [Method::Jme, Method::Ime { first_moment_share: 0.4 }, Method::Cs, Method::Pp, Method::JointClip];
 
-/// Records replaced by another key's records, or blanked: all bounds are attained. In place: the
-/// exact ones are attained.
+/// Records replaced by another key's records, or blanked: all bounds are attained. In place, only
+/// the exact bounds are attained, those of `jme` and `pp`.
 #[test]
 fn through_one_strategy() {
     for method in METHODS {
@@ -203,7 +203,8 @@ fn attack_through_a_strategy_with_opposed_columns() {
     }
 }
 
-/// With two strategies, no bound for moving records is attained.
+/// With two strategies, the bounds for moving records are not tight, and in place only that of `pp`
+/// is.
 #[test]
 fn attack_through_one_strategy_for_each_moment() {
     for method in METHODS.into_iter().filter(|&method| method != Method::JointClip) {

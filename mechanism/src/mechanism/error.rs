@@ -79,7 +79,7 @@ pub enum MechanismError {
         /// The problem with its noise.
         source: NoiseScaleError,
     },
-    /// A clipper with another bound.
+    /// A clipper with another norm or number of columns.
     #[error("the clipper is for {found_dimension} columns and the norm {found_norm}, the mechanism for {} and {clip_norm}: give both the same", layout.dimension)]
     Clipper {
         /// ζ of the clipper.
@@ -99,7 +99,7 @@ pub enum MechanismError {
         "noise can be correlated ahead of the sums for a horizon and buffered Toeplitz strategies, blt:b, whose inverse has no long rows: encode the sums instead"
     )]
     Correlation,
-    /// Correlated noise whose rounding error is too large.
+    /// Correlated noise, or sums rounded to a grid, whose rounding error is too large.
     #[error(
         "correlating noise ahead of the sums errs by {share:?} of the sensitivity or the noise, more than 0.01: shorten the horizon, or encode the sums instead"
     )]

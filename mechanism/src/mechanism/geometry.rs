@@ -6,9 +6,9 @@
 //! [`sensitivity`](crate::sensitivity).
 //!
 //! # Second moments alone
-//! Let V₂ be the squared sensitivity of C₂ for vectors of norm 1, let all overlaps of its columns
-//! be at least −g, and let an entity have at most k records. In units of ζ⁴ and with
-//! `⟨xxᵀ, yyᵀ⟩ = ⟨x,y⟩² ∈ [0, 1]`
+//! Let V₂ be the squared sensitivity of C₂ for vectors of norm 1, let all overlaps X_ij = ⟨c_i,
+//! c_j⟩ of its columns be at least −g, and let an entity have at most k records. In units of ζ⁴ and
+//! with `⟨xxᵀ, yyᵀ⟩ = ⟨x,y⟩² ∈ [0, 1]`
 //!
 //! ```text
 //! zero-out       V₂                         ‖xxᵀ‖ ≤ 1
@@ -18,9 +18,9 @@
 //! ```
 //!
 //! The same holds for Σ x∘x. For g = 0 the last bound is attained in every dimension by one record
-//! that moves between two keys: `√2ζ²`. Algorithm 4 of the paper uses this value for d = 1 too. It
-//! is right for records that move, and loose in place.
-
+//! that moves between two keys: `√2ζ²`. Algorithm 4 of the paper uses √2ζ² for d = 1 too. That is
+//! right for records that move, and loose in place.
+//!
 //! # From the matrix to the C that runs
 //! Matrices are C in floating point. Let Ĉ_ℓ be the matrix of C_ℓ, V_ℓ the bound above of `‖Ĉ_ℓu‖²`
 //! for contributions of norm at most 1, and `‖(C_ℓ − Ĉ_ℓ)u‖ ≤ η_ℓ√V_ℓ`

@@ -1,13 +1,13 @@
 //! The matrix mechanism: strategies with the noise for their sensitivity.
 //!
 //! A [`MatrixMechanism`] holds everything a release needs. It can only be made with the geometry of
-//! its own strategies. With one strategy and one participation the guarantee holds as long as the
-//! strategy continues. Otherwise the guarantee is computed for a horizon, and no release is
+//! its own strategies. With one strategy and one participation the guarantee holds for as many
+//! steps as the strategy has. Otherwise the guarantee is computed for a horizon, and no release is
 //! possible beyond it.
 //!
 //! The form of the release (encoded sums, or noise that is correlated ahead of them) is part of
-//! [`Strategies`], and no mechanism changes it. So [calibrated](MomentMechanism::calibrated) noise
-//! is charged for the grid that runs.
+//! [`Strategies`], and no mechanism changes it. So [calibration](MomentMechanism::calibrated)
+//! charges the cost of the grid that the release uses.
 
 use super::{MechanismError, Method, MomentGeometry, MomentMechanism, MomentParameters};
 use crate::moments::{Layout, RECORD_BITS};
@@ -88,9 +88,9 @@ impl Strategies {
     ///
     /// The release is `⌊y/2ˢ + ½⌋` of the integers `y = (C·sums)_t + 2ˢ·z`, modulo 2¹²⁸⁻ˢ, where
     /// z is the noise on the coarser grid. That is `⌊(C·sums)_t/2ˢ + ½⌋ + z`: an integer that
-    /// depends on the data plus a discrete Gaussian. For neighbours it moves by at most one unit
-    /// more than `(C·sums)_t/2ˢ`, where that moves, and the sensitivity contains this
-    /// ([`MomentMechanism::rounding_share`]).
+    /// depends on the data plus a discrete Gaussian. Between neighbours this integer moves by at
+    /// most one unit more than `(C·sums)_t/2ˢ`, and only where that moves. The sensitivity includes
+    /// the unit ([`MomentMechanism::rounding_share`]).
     ///
     /// Sums that contain the number of sent records are not rounded.
     #[must_use]
@@ -118,7 +118,8 @@ impl Strategies {
         self.form == ReleaseForm::Encoded
     }
 
-    /// Returns the number of steps for which both are defined; `None` for unlimited strategies.
+    /// Returns the number of steps for which both strategies are defined; `None` if neither has a
+    /// limit.
     pub fn horizon(&self) -> Option<u64> {
         [&self.first, &self.second].into_iter().filter_map(|strategy| strategy.horizon()).min()
     }
@@ -238,7 +239,7 @@ impl MatrixMechanism {
     }
 
     /// Returns the same mechanism with another noise multiplier. The multiplier is that of the
-    /// guarantee: where an entity may have m records in a step, the noise is m times that.
+    /// guarantee: where an entity may have m records in a step, the noise is m times as large.
     ///
     /// # Errors
     /// As [`MomentMechanism::with_noise_multiplier`].
@@ -295,7 +296,7 @@ impl MatrixMechanism {
     }
 
     /// Returns the number of records of one key in an epoch that a release always supports; `None`
-    /// if there is no limit, because no strategy rounds.
+    /// if there is no limit, because no strategy rounds sums.
     ///
     /// No sum of this many records leaves an encoder's range, so no error depends on sums. The
     /// limit is public. Compare it with public knowledge about the stream before anything is

@@ -115,10 +115,11 @@ impl fmt::Display for Method {
 /// the noise from the claim.
 ///
 /// If records are replaced in place, the default λ is that of Algorithm 1. For other neighbours it
-/// is that of [`MomentWeights::default_for`]. If C₁ ≠ C₂ it is multiplied by V₁/V₂, the ratio of
-/// their squared sensitivities for vectors of norm 1, so that λ does not depend on the scale of C₂.
-/// The count has the largest weight that does not increase the sensitivity: c = ½ with ν = ½ if
-/// C₁ = C₂, and c = 1 otherwise.
+/// is that of [`MomentWeights::default_for`]. If C₁ ≠ C₂, the default is multiplied by V₁/V₂, the
+/// ratio of the squared sensitivities of C₁ and C₂ for vectors of norm 1. So the noise of first
+/// moments does not depend on the scale of C₂. Under replace-one the count has the largest weight
+/// that does not increase the sensitivity: c = ½ with ν = ½ if C₁ = C₂, and c = 1 otherwise. Under
+/// zero-out every weight increases the sensitivity, and c = ½.
 fn jme_claim(parameters: &MomentParameters, geometry: &MomentGeometry) -> Result<JointClaim, MechanismError> {
     let (neighbours, dimension) = (parameters.neighbours, parameters.layout.dimension);
     let default = MomentWeights::default_for(neighbours, dimension);
@@ -136,7 +137,7 @@ pub const DEFAULT_FIRST_MOMENT_SHARE: f64 = 0.5;
 /// α-IME, independent moment estimation: two Gaussian mechanisms that share the budget.
 ///
 /// Algorithm 4. The first query is (κn, u) through C₁, the second S through C₂, each with noise for
-/// its own sensitivity: s₁ is the joint sensitivity with ν = 0, s₂ is derived at the head of
+/// its own sensitivity. s₁ is the joint sensitivity with ν = 0, and s₂ is derived at the head of
 /// `mechanism/geometry.rs`. A Gaussian mechanism of noise multiplier 1/μ is μ-GDP, and two of them
 /// together are √(μ₁² + μ₂²)-GDP (Dong, Roth & Su 2022, Cor. 2). The budget μ = 1/σ splits as
 ///
@@ -151,8 +152,8 @@ pub const DEFAULT_FIRST_MOMENT_SHARE: f64 = 0.5;
 ///
 /// # As a joint claim
 /// With s = s₁/√α and ν = (s₁²/α)(1−α)/s₂² these are the noises of one mechanism of sensitivity s
-/// for (κn, u, √ν·S), whose bound is `s₁² + ν s₂² = s₁²/α = s²`: both queries at their worst at
-/// once.
+/// for (κn, u, √ν·S). Its bound `s₁² + ν s₂² = s₁²/α = s²` assumes that both queries are at their
+/// worst at once.
 ///
 /// For replace-one through C₁ with overlaps of at least 0, the count weight c = 1 is free
 /// (`max(4, 2(c + 1)) = 4`), and the default.
@@ -171,9 +172,9 @@ fn ime_claim(
 /// τ-CS, concatenate and split: one Gaussian mechanism for (x, √τ·xxᵀ), with twice its norm as
 /// sensitivity.
 ///
-/// Algorithm 5, with the factor ‖C‖₁→₂ that the paper omits: `s = 2ζ√(1+τζ²)·max‖c_i‖`. This is the
-/// triangle inequality. With its exact sensitivity, CS is λ-JME with C₁ = C₂ and λ = τ, so the
-/// paper's Theorem 3.7 compares JME with a bound. The claim here is
+/// Algorithm 5, with the factor ‖C‖₁→₂ that the paper omits: `s = 2ζ√(1+τζ²)·max‖c_i‖`. The factor
+/// 2 comes from the triangle inequality. With its exact sensitivity, CS is λ-JME with C₁ = C₂ and λ
+/// = τ, so the paper's Theorem 3.7 compares JME with a bound. The claim here is
 ///
 /// ```text
 /// zero-out       joint sensitivity               one record vanishes: no triangle is needed
@@ -181,10 +182,10 @@ fn ime_claim(
 ///                                                without count
 /// ```
 ///
-/// For one participation 4Z is 4(1+ν)·max‖c_i‖². It exceeds the joint sensitivity as long as the
-/// count is small: it bounds records replaced in place, whose count cancels, and the count matters
-/// for records that move. If no overlaps are negative and all moments go through one C, c = 1 +
-/// ν is still free: `2(c + 1 + ν) = 4(1 + ν)`, the default. τ is
+/// For one participation 4Z is 4(1+ν)·max‖c_i‖². 4Z exceeds the joint sensitivity as long as the
+/// weight of the count is small. It bounds records replaced in place, whose counts cancel; the
+/// count matters only for records that move to another cell. If no overlaps are negative and all
+/// moments go through one C, c = 1 + ν is still free: `2(c + 1 + ν) = 4(1 + ν)`, the default. τ is
 /// [`second_moment_weight`](MomentParameters::second_moment_weight); by default ν = τζ² = ½.
 fn cs_claim(parameters: &MomentParameters, geometry: &MomentGeometry) -> Result<JointClaim, MechanismError> {
     let (neighbours, dimension) = (parameters.neighbours, parameters.layout.dimension);

@@ -25,26 +25,26 @@
 //! | `batch-squares` | Algorithm 2, own bound |
 //! | `joint-clip` | the heuristic of Section 5 |
 //!
-//! The source is "Continual Release Moment Estimation with Differential Privacy".
+//! Algorithms and sections are those of "Continual Release Moment Estimation with Differential
+//! Privacy".
 //!
 //! # Half the samples for a symmetric matrix
 //! Only the upper triangle of S is released, with off-diagonal noise of half the variance. The
 //! distance that the sensitivity bounds is Frobenius, `‖ΔS‖² = Σ_i ΔS_ii² + 2 Σ_{i<j} ΔS_ij²`. With
 //! variances τ² and τ²/2 the privacy loss of the triangle is
-//! `Σ_i ΔS_ii²/(2τ²) + Σ_{i<j} ΔS_ij²/(2·τ²/2) = ‖ΔS‖²/(2τ²)`. That equals the loss of the full
-//! matrix with noise τ everywhere, then averaged with its transpose.
+//! `Σ_i ΔS_ii²/(2τ²) + Σ_{i<j} ΔS_ij²/(2·τ²/2) = ‖ΔS‖²/(2τ²)`. The loss is the same for the full
+//! matrix with noise τ everywhere, which is then averaged with its transpose.
 //!
 //! # In integers
 //! A record of norm ζ is 2²⁰ in integers, and C has coefficients in units of 2⁻⁴⁰. So encoded sums
 //! are integers in units of 2⁻⁴⁰ (count), ζ2⁻⁶⁰ (first) and ζ²2⁻⁸⁰ (second moments): the *grid*.
-//! The noise is a discrete Gaussian on the grid. Its deviation in grid units does not depend on ζ,
-//! because neither do `ν = λζ²`, `c = κ²/ζ²` and `s/ζ`. It is rounded up to a
+//! The noise is a discrete Gaussian on the grid. Its deviation in grid units depends on `ν = λζ²`,
+//! `c = κ²/ζ²` and `s/ζ`, but not on ζ itself. The deviation is rounded up to a
 //! [`NoiseScale`](crate::noise::NoiseScale). (Encoded sums that are [rounded](Strategies::rounded)
 //! and noise that is [correlated](Strategies::correlated) ahead of the sums have grids of their
-//! own: [`CoordinateNoise::sum_bits`].) A discrete Gaussian of
-//! parameter σ_q on integers at distance Δ_q, coordinate by coordinate, is ρ-zCDP with exactly
-//! `ρ = Σ_q Δ_q²/(2σ_q²)` (Canonne, Kamath, Steinke 2020, on the multivariate discrete Gaussian),
-//! and here `ρ ≤ 1/(2σ²)`.
+//! own: [`CoordinateNoise::sum_bits`].) A discrete Gaussian of parameter σ_q on integers at
+//! distance Δ_q, coordinate by coordinate, is ρ-zCDP with exactly `ρ = Σ_q Δ_q²/(2σ_q²)` (Canonne,
+//! Kamath, Steinke 2020, on the multivariate discrete Gaussian), and here `ρ ≤ 1/(2σ²)`.
 
 #[cfg(test)]
 mod attack;
@@ -183,10 +183,10 @@ impl MomentParameters {
 /// `squared`, excluding the rounding of recursive encoders.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JointClaim {
-    /// ν and c.
+    /// ν and c, the weights of second moments and of the count.
     pub weights: MomentWeights,
-    /// Bound of `c‖C₁Δn‖² + ‖C₁Δu‖² + ν‖C₂ΔS‖²` with lengths in units of ζ, rounded up, and of the
-    /// sent records and the bins beside them.
+    /// Bound of `c‖C₁Δn‖² + ‖C₁Δu‖² + ν‖C₂ΔS‖²` with lengths in units of ζ, plus the terms of the
+    /// sent records and of the bins, rounded up.
     pub squared: f64,
 }
 
@@ -230,7 +230,7 @@ pub struct MomentMechanism {
     rounding: RoundingLoss,
     /// m: the most records of an entity in a step, which the noise multiplier contains.
     records_at_once: u32,
-    /// s/ζ.
+    /// s/ζ, the sensitivity in units of the clip norm.
     relative_sensitivity: f64,
     noise: Vec<CoordinateNoise>,
 }
@@ -314,8 +314,9 @@ impl MomentMechanism {
         Self::with_rounding(parameters, self.claim, self.rounding, self.records_at_once)
     }
 
-    /// Returns the same weights and noise for records of fewer columns, but at least two if there
-    /// are two or more: the sensitivity does not depend on the number of columns beyond that.
+    /// Returns a mechanism of the same weights and noise for records of fewer columns. If this
+    /// mechanism has two columns or more, `dimension` must be at least 2: from two columns on, the
+    /// sensitivity does not depend on their number.
     pub(crate) fn with_fewer_columns(&self, dimension: usize) -> Result<Self, MechanismError> {
         let layout = Layout { dimension, ..self.parameters.layout };
         let parameters = MomentParameters { layout, ..self.parameters };

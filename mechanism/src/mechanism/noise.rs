@@ -18,9 +18,9 @@
 //! `S₀(1 − 2⁻²⁰)`. The few roundings of s and of products add less than 2⁻⁴⁴.
 //!
 //! *Encoded sums that are rounded.* A coordinate whose grid is coarser than 2⁻⁴⁰ units of its sums
-//! has a scale above 2⁴¹, at any multiplier (`Grid` below). One with the finest grid at some
-//! multiplier has it at every smaller one, where its scale is smaller by no more than rounding. So
-//! no scale at any σ ≥ σ₀ is below the lesser of 2⁴¹ and `S₀(1 − 2⁻²⁰)`.
+//! has a scale above 2⁴¹, at any multiplier (`Grid` below). A coordinate with the finest grid at
+//! some multiplier has that grid at every smaller multiplier, and its scale there is larger by no
+//! more than rounding. So no scale at any σ ≥ σ₀ is below the lesser of 2⁴¹ and `S₀(1 − 2⁻²⁰)`.
 //!
 //! *Noise that is correlated ahead of the sums.* The grid is chosen by the deviation in units of
 //! sums: K is the least power of two with which σ_q = K·deviation is above 2⁴¹
@@ -33,11 +33,11 @@
 //! sensitivity. Suppose neighbours move the releases so far by at most s_p. Then these releases lie
 //! within `μ_p = s_p/(σs)` deviations of each other. With correlated noise they lie within
 //! `s_p/(σs) + a`, where a is the effect of rounding the noise, in deviations, for any σ. (There s
-//! is larger than the distance of the encoded sums, by 1/(1 − σa), so at the end of the run this is
-//! `(1 − σa)/σ + a = 1/σ`.) The same holds for encoded sums that are rounded. This part of the run
-//! is (ε, δ)-private if one Gaussian mechanism of multiplier 1/μ_p is (ε, δ − (1 + e^ε)τ)-private,
-//! where τ is the total variation between the noise drawn so far and its ideal. [`Spending`] finds
-//! the least ε.
+//! is larger than the distance of the encoded sums by the factor 1/(1 − σa). So at the end of the
+//! run the bound is `(1 − σa)/σ + a = 1/σ`.) The same holds for encoded sums that are rounded. The
+//! part of the run so far is (ε, δ)-private if one Gaussian mechanism of multiplier 1/μ_p is (ε, δ
+//! − (1 + e^ε)τ)-private, where τ is the total variation between the noise drawn so far and its
+//! ideal. [`Spending`] finds the least ε.
 //!
 //! [`accounting::discrete`]: crate::accounting::discrete
 
@@ -84,15 +84,15 @@ impl CoordinateNoise {
     }
 }
 
-/// Maximum increase of the distance of two streams by rounding.
+/// Maximum increase, by rounding, of the distance between two streams.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum RoundingLoss {
-    /// Encoders round sums: their maximum, in units of ζ.
+    /// Encoders round sums. Holds their increase, in units of ζ.
     Encoders(f64),
-    /// Encoders round sums, and encoded sums are rounded to a grid: the maximum of the encoders, in
-    /// units of ζ, and the maximum of the grid, in deviations of the noise.
+    /// Encoders round sums, and encoded sums are rounded to a grid. Holds the increase by the
+    /// encoders, in units of ζ, and the increase by the grid, in deviations of the noise.
     Grid(f64, f64),
-    /// Correlators round noise: their maximum, in deviations of the noise.
+    /// Correlators round noise. Holds their increase, in deviations of the noise.
     Correlators(f64),
 }
 
@@ -101,9 +101,9 @@ pub(super) enum RoundingLoss {
 const MAX_CORRELATION_ERROR: f64 = 0.01;
 
 impl RoundingLoss {
-    /// Returns s/ζ, rounded up. By the triangle inequality rounding adds to the distance. If it
-    /// adds a deviations, distances must be within 1/σ deviations and deviations are σs. So
-    /// `√squared/(σs) + a ≤ 1/σ` is solved for s.
+    /// Returns s/ζ, rounded up. By the triangle inequality rounding adds to the distance. Suppose
+    /// it adds `a` deviations. One deviation is σs, and the total distance may be at most 1/σ
+    /// deviations. So `√squared/(σs) + a ≤ 1/σ` is solved for s.
     pub(super) fn relative_sensitivity(
         self,
         claim: JointClaim,
@@ -151,9 +151,9 @@ fn share_of_sensitivity(deviations: f64, noise_multiplier: f64) -> Result<f64, M
 
 /// Returns the maximum distance that rounding encoded sums to the grid adds over `steps` steps, in
 /// deviations of the noise. `encoders` is the distance that encoders add. A rounded sum errs by at
-/// most half a unit, so it moves by at most 1 more than the sum, and a unit of a rounded coordinate
-/// is less than 2⁻⁴¹ deviations. The coordinates and steps that may differ are those of
-/// [`of_correlators`]. `None` for sent records, which differ in more keys.
+/// most half a unit, so between neighbours it moves by at most one unit more than the sum. A unit
+/// of a rounded coordinate is less than 2⁻⁴¹ deviations. The coordinates and steps that may differ
+/// are those of [`of_correlators`]. `None` for sent records, which differ in more keys.
 pub(super) fn of_grid(
     parameters: &MomentParameters,
     encoders: f64,
@@ -192,9 +192,10 @@ pub(super) fn of_encoders(
 }
 
 /// Returns the maximum distance that correlators add over `steps` steps, in deviations of the
-/// noise: 2e for each step and each coordinate of the keys that differ, at most 2k as in
-/// [`of_encoders`]. `correlations` are those of counts and first moments, and of second moments.
-/// `None` if the noise does not fit 51 bits, and for sent records, which differ in more keys.
+/// noise. With e the relative error of a [`Correlation`], this is 2e for each step and each
+/// coordinate of the keys that differ, at most 2k as in [`of_encoders`], added in squares.
+/// `correlations` are those of counts and first moments, and of second moments. `None` if the noise
+/// does not fit 51 bits, and for sent records, which differ in more keys.
 pub(super) fn of_correlators(
     parameters: &MomentParameters,
     correlations: [Correlation; 2],
@@ -459,7 +460,7 @@ mod tests {
             let whole = any.with_noise_multiplier(calibrated).unwrap();
             let spent = whole.spent_by(&whole, delta, cells).unwrap().unwrap().value();
             assert!((0.999..=1.0 + 1e-9).contains(&spent), "{spent}");
-            // At least the cost of one Gaussian mechanism and the grid.
+            // The spent ε covers the cost of one Gaussian mechanism and of the grid.
             let draws = cells * whole.noise().len() as f64;
             let grid = Discreteness::new(whole.least_scale(), draws).unwrap();
             let (spent_epsilon, sigma) =
@@ -468,7 +469,8 @@ mod tests {
             assert!(found <= delta.value() * (1.0 + 1e-11), "{found:e} of {:e}", delta.value());
             let part = mechanism(strategies, calibrated, STEPS / 2);
             let after_half = whole.spent_by(&part, delta, cells / 2.0).unwrap().unwrap().value();
-            // The record may be the first, so half of the run moves nearly as much.
+            // The record may be the first. So the releases of half the run move nearly as far as
+            // those of all.
             assert!(after_half > 0.999 && after_half <= spent * (1.0 + 1e-9), "{after_half} of {spent}");
             if let RoundingLoss::Correlators(added) = part.rounding {
                 let deviation = calibrated * whole.relative_sensitivity;

@@ -1,7 +1,7 @@
 //! Encodes and decodes rows whose first part goes through C₁ and whose second part goes through C₂.
 //!
-//! A row holds the coordinates of several keys, or a piece of them, so the parts alternate. Each
-//! part is gathered from its positions, encoded, and put back.
+//! A row holds the coordinates of several keys, or a piece of them. So the two parts alternate.
+//! Each part is gathered from its positions, encoded, and put back.
 
 use super::{MatrixMechanism, Strategies};
 use crate::moments::IntegerRow;

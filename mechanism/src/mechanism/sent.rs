@@ -7,10 +7,10 @@
 //!
 //! # Theorem
 //! Let s₀ be the joint sensitivity of the moments, for one record at once, of an entity that takes
-//! part as a schema allows. Let V be the squared sensitivity of C₁ for contributions of norm 1, and
-//! −g ≤ 0 a lower bound of the overlaps of its columns. Let v have noise of deviation σ·s·M/√e, and
-//! the moments their noise for σm and s. Then both together are one Gaussian mechanism of noise
-//! multiplier σ if
+//! part as a schema allows. Let V be the squared sensitivity of C₁ for contributions of norm 1, −g
+//! ≤ 0 a lower bound of the overlaps of its columns, k the maximum number of steps in which the
+//! entity takes part, and e > 0 a weight. Let v have noise of deviation σ·s·M/√e, and the moments
+//! their noise for σm and s. Then both together are one Gaussian mechanism of noise multiplier σ if
 //!
 //! ```text
 //! s² = s₀² + e·S        S = V                           zero-out
@@ -23,7 +23,7 @@
 //! *Proof.* Let u_i ≥ 0 be the numbers that the entity adds in step i, key by key. Their norm is at
 //! most their sum, and so at most M. The steps are those in which the entity takes part, in
 //! either stream. So zero-out moves C₁v by at most M√V. Under replace-one, with u and w for both
-//! streams,
+//! streams and X = C₁ᵀC₁,
 //!
 //! ```text
 //! ‖C₁u − C₁w‖² = ‖C₁u‖² + ‖C₁w‖² − 2 Σ_ij X_ij⟨u_i, w_j⟩ ≤ 2M²V + 2k²gM²
@@ -40,14 +40,15 @@
 //! *From the matrix to the C that runs.* As for the moments (`mechanism/geometry.rs`): the error of
 //! C₁u is at most ηM√V if an entity is blanked, and 2ηM√V if S ≥ 2V. So (1 + 2η)² covers it.
 //!
-//! *Rounding of recursive encoders.* v differs in at most 2kM keys, by √R each, in units of 1. In
-//! units of its noise this is √(2kMR)·√e/(σsM), at most √(2keR)/(σs): like a count of weight e.
+//! *Rounding of recursive encoders.* With R the bound of an encoder's squared rounding error, v
+//! differs in at most 2kM keys, by √R each, in units of 1. In units of its noise this is
+//! √(2kMR)·√e/(σsM), at most √(2keR)/(σs): like a count of weight e.
 //!
 //! # The weight
 //! e is a constant, so every part of a run uses the same value. With c ≥ ½ every s₀² is at least
 //! (c + 1)·S ≥ 1.5·S, so s grows by at most 1 %.
 
-/// e.
+/// e, the weight of the number of sent records.
 pub(super) const WEIGHT: f64 = 0.03;
 
 #[cfg(test)]
@@ -68,8 +69,9 @@ mod tests {
     const KEYS: usize = 3;
     const EPOCHS: usize = 3;
     const SIGMA: f64 = 0.7;
-    /// m and M.
+    /// m.
     const COUNTED: u32 = 2;
+    /// M.
     const SENT: u32 = 5;
 
     fn parameters(method: Method, neighbours: Neighbours, second: SecondMoment) -> MomentParameters {
@@ -174,8 +176,8 @@ mod tests {
     const METHODS: [Method; 5] =
         [Method::Jme, Method::Ime { first_moment_share: 0.4 }, Method::Cs, Method::Pp, Method::JointClip];
 
-    /// Tests all pairs of streams. No pair exceeds the bound, and the worst pair attains it with
-    /// moments and sent records together.
+    /// Tests all pairs of streams. No pair exceeds the bound. If no overlap of C is negative, the
+    /// worst pair attains it to 1 %, with moments and sent records together.
     #[test]
     fn sent_records_beside_moments_spend_exactly_the_budget() {
         // Records that are clipped with their squares are shorter than these.

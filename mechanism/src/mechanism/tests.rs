@@ -165,7 +165,7 @@ fn of_method(method: Method, neighbours: Neighbours, dimension: usize) -> Moment
     mechanism(MomentParameters { method, clip_norm: 2.0, ..parameters(neighbours, dimension) }).unwrap()
 }
 
-/// Computed by hand for A = 9/4, ζ = 2 and σ = 2.
+/// Computed by hand for a squared column norm of 9/4, ζ = 2 and σ = 2.
 #[test]
 fn noise_levels_of_the_baselines_are_those_of_their_algorithms() {
     let check = |method, neighbours, dimension, expected: [f64; 3]| {
@@ -266,8 +266,8 @@ fn several_participations_cost_their_root_without_overlaps() {
     }
 }
 
-/// The scale of C₂ does not change the noise of first moments, and scales that of second moments
-/// with it.
+/// The scale of C₂ does not change the noise of first moments. The noise of encoded second moments
+/// is proportional to it.
 #[test]
 fn two_strategies_have_weights_of_their_own() {
     for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut] {
@@ -372,6 +372,6 @@ fn noise_is_correlated_where_that_is_sound() {
     let long = blt(&[(1.0 - 1e-9, 0.9)], Some(10_000_000));
     assert!(matches!(correlated(&long, 1.0, 3), Err(MechanismError::CorrelationError { .. })));
     assert!(matches!(correlated(&good, 1e5, 3), Err(MechanismError::CorrelationRange { .. })));
-    // Rows of its inverse are long.
+    // The inverse of this strategy has long rows.
     assert!(matches!(correlated(&alternating, 1.0, 3), Err(MechanismError::Correlation)));
 }

@@ -46,7 +46,7 @@ const PENDING_ROWS: usize = 32;
 /// ```
 pub struct Accumulators {
     layout: Layout,
-    /// Values of a record, as in the first rows added; 0 before any.
+    /// Number of values of a record, set by the first rows added; 0 before any.
     width: usize,
     /// Index of each key in `keys`.
     places: HashMap<u32, u32, BuildHasherDefault<Scatter>>,
@@ -85,7 +85,7 @@ impl KeySums {
         &mut self.sums
     }
 
-    /// Adds narrow records one by one. There must be fewer than [`BLOCK_ROWS`].
+    /// Adds narrow records one by one. There must be fewer of them than [`BLOCK_ROWS`].
     fn add_each(&mut self, rows: &[f64], width: usize, layout: Layout) {
         if self.pending.is_empty() {
             self.pending.reserve_exact(layout.second().end);
@@ -150,7 +150,7 @@ impl Accumulators {
         Ok(())
     }
 
-    /// Adds rows in one pass, if this is the fastest way.
+    /// Adds rows in one pass, if this is the fastest way. Returns whether it has added them.
     fn add_scattered(&mut self, keys: &[u32], rows: &[f64]) -> bool {
         let (layout, width) = (self.layout, self.width);
         if layout.second != SecondMoment::Full || width != layout.dimension {

@@ -59,7 +59,7 @@ impl Histogram {
         if is_valid { Ok(Self { column, edges }) } else { Err(HistogramError) }
     }
 
-    /// Returns the position of its value in a record.
+    /// Returns the position of the histogram's value in a record, from 0.
     pub fn column(&self) -> usize {
         self.column
     }
@@ -96,7 +96,8 @@ mod tests {
         assert_eq!((clipper.dimension(), clipper.record_width()), (2, 4));
     }
 
-    /// A record's bins come after its sums, by key, in both layouts of sums and in every method.
+    /// The bins of a key come after its moments, for full second moments and for diagonal ones with
+    /// joint clipping.
     #[test]
     fn bins_are_counted_beside_the_moments_of_a_key() {
         let histograms = || {

@@ -1,6 +1,6 @@
 //! Turns a record into integers: centre, scale, clip to the ζ-ball, round to the grid ζ·2⁻²⁰.
 //!
-//! A [`Clipper`] ensures the sensitivity of everything downstream. Its output, a row of
+//! A [`Clipper`] bounds what a record contributes to everything downstream. Its output, a row of
 //! [`QuantisedRows`], has an *integer* squared norm of at most 2⁴⁰, tested on the integers
 //! themselves. So the bound ‖x‖₂ ≤ ζ on every record holds exactly, with no allowance for rounding.
 //! (`jointly` clips a record together with its square.)
@@ -65,8 +65,8 @@ numbers!(enum ClipError { 0 NoColumns, 1 ClipNorm(norm), 2 JointWeight(weight), 
 
 /// Maps records into the ζ-ball and rounds them to its grid.
 ///
-/// A record x becomes z with `z_j = (x_j − centre_j) / half_width_j`, is clamped to the public
-/// bounds (−1 ≤ z_j ≤ 1), scaled down to norm ζ if it is longer, and rounded to integers
+/// A record x becomes z with `z_j = (x_j − centre_j) / half_width_j`, clamped to the public bounds
+/// (−1 ≤ z_j ≤ 1). Then z is scaled down to norm ζ if it is longer, and rounded to integers
 /// `q ≈ z · 2²⁰/ζ`. A mean of z is read back as `centre_j + half_width_j · z_j`.
 ///
 /// ```
@@ -95,8 +95,9 @@ pub struct Clipper {
     joint_weight: Option<f64>,
     /// Whether a row holds an indicator beside each value.
     indicates: bool,
-    /// The histograms, and the number of values after the d columns that only they use.
+    /// The histograms to whose bins records are assigned.
     histograms: Vec<Histogram>,
+    /// Number of values after those of the d columns, which only histograms use.
     extra: usize,
 }
 
@@ -164,7 +165,8 @@ impl Clipper {
     /// integers.
     ///
     /// # Errors
-    /// [`ClipError::JointWeight`] unless ν is a positive finite number.
+    /// [`ClipError::JointWeight`] unless ν is a positive finite number and not subnormal,
+    /// [`ClipError::JointIndicators`] for a clipper with indicators.
     pub fn jointly(self, relative_second_moment_weight: f64) -> Result<Self, ClipError> {
         if self.indicates {
             Err(ClipError::JointIndicators)
@@ -175,10 +177,11 @@ impl Clipper {
         }
     }
 
-    /// Returns the same clipper, except that values may be missing (not finite) one by one: a row
-    /// holds the values, and then an indicator of each. ζ bounds both together, so values are
-    /// clipped to norm ζ√(4/5): see [`norm_with_indicators`](Self::norm_with_indicators). The
-    /// theorem is at the head of `moments/indicators.rs`.
+    /// Returns the same clipper, except that single values may be missing (not finite): a row holds
+    /// the values, and then an indicator of each. ζ bounds values and indicators together, so
+    /// values are clipped to norm ζ√(4/5): see
+    /// [`norm_with_indicators`](Self::norm_with_indicators). The theorem is at the head of
+    /// `moments/indicators.rs`.
     ///
     /// ```
     /// use hushflow_mechanism::moments::{Clipper, QuantisedRows};
@@ -373,8 +376,8 @@ impl Clipper {
 /// Returns a value in centred and scaled units, between its bounds; NaN unless finite.
 #[inline(always)]
 fn scaled(value: f64, centre: f64, scale: f64, limit: f64) -> f64 {
-    // The bounds turn an infinite value into a large finite one, and NaN as well. 0 · value is then
-    // NaN and remains. `clamp` would have a branch.
+    // `max` and `min` turn NaN, and an infinite value, into one of the bounds. But 0 · value is
+    // then NaN, and so is the sum. `clamp` would have a branch.
     ((value - centre) * scale).max(-limit).min(limit) + 0.0 * value
 }
 
@@ -428,11 +431,11 @@ fn normalise(row: &mut [f64], clip_norm: f64) -> Option<(f64, f64)> {
 /// `limit`, which is at least 0.
 ///
 /// The test is exact: terms are nonnegative, so every partial sum is at most the whole, and below
-/// 2⁵³ sums of integers don't round. It terminates because each step shortens an entry. For a limit
+/// 2⁵³ sums of integers don't round. The loop ends because each step shortens an entry. For a limit
 /// of 2⁴⁰ one round is enough: it leaves `|q_j| ≤ |v_j| − 1/2` for every entry v_j that did not
 /// round to 0. Hence `Σq² ≤ Σv² − Σ|v_j|/2 ≤ 2⁴⁰ + (rounding of ‖v‖²) − 2¹⁹`, and no entry ends
-/// further than 3/2 from v_j. The first column depends on the excess, so that no single column pays
-/// for all records.
+/// further than 3/2 from v_j. The column of the first step depends on the excess, so that no single
+/// column pays for all records.
 pub(super) fn shrink_into_ball(row: &mut [f64], limit: f64) {
     step_back(squared_norm(row) - limit, row.len(), |position| {
         let entry = row[position];

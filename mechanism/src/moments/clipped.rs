@@ -7,10 +7,10 @@
 //! added. A correction is then subtracted from the sums, if necessary, before they can be read.
 //!
 //! Sums of up to [`NARROW_RECORDS`] records are kept in 64 bits: `|Σq| ≤ Σ|q|² ≤ 2²²·2⁴⁰`. The
-//! recipient borrows them without a copy, and they are overwritten when all borrowers have returned
-//! them. The width of sums depends on the layout and the number of records alone, never on values:
-//! a record that is not finite or of extreme size goes through its own row, and joins the same
-//! sums.
+//! recipient borrows these sums without a copy. Their memory is overwritten when all borrowers have
+//! returned them. The width of sums depends on the layout and the number of records alone, never on
+//! values. A record that is not finite or of extreme size goes through a row of its own (the long
+//! path), and joins the same sums.
 
 use super::clip::{BALL, step_back};
 use super::products::BLOCK_ROWS;
@@ -86,7 +86,7 @@ pub struct ClippedSums {
     rows: QuantisedRows,
 }
 
-/// A record that only has to be scaled and rounded.
+/// A record on the short path, which only has to be scaled and rounded.
 struct NarrowRecord {
     position: usize,
     scale: f64,

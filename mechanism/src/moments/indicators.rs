@@ -38,9 +38,9 @@
 //! than two present values are from each other.
 //!
 //! # Price
-//! If no value is missing, the noise of Σ x_j rises by √(5/4) and that of Σ x_i x_j by 5/4, because
-//! the clip norm rises. The noise of N_j replaces that of n; a mean depends on it in proportion to
-//! its distance from the middle of the bounds (`docs/estimates.md`).
+//! If no value is missing, the noise of Σ x_j rises by a factor of √(5/4) and that of Σ x_i x_j by
+//! a factor of 5/4, because the clip norm rises. The noise of N_j replaces that of n; a mean
+//! depends on it in proportion to its distance from the middle of the bounds (`docs/estimates.md`).
 //!
 //! A row without any value is not a record and adds nothing, so a blanked record is also blank for
 //! [`ZeroOut`](crate::sensitivity::Neighbours::ZeroOut). If counts are public, such a row counts as
@@ -127,7 +127,8 @@ mod tests {
     }
 
     proptest! {
-        /// Tests the bound of the theorem, in integers, for heights of nearly their full share.
+        /// Tests the bound of the theorem, in integers, and that indicators higher by one unit
+        /// would exceed their share.
         #[test]
         fn rows_stay_in_the_ball(
             columns in 1usize..40,

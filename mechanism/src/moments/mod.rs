@@ -55,8 +55,8 @@ pub struct Layout {
     pub dimension: usize,
     /// The second moments that follow the first.
     pub second: SecondMoment,
-    /// M, if the number of records that entities sent is the last coordinate: an entity adds at
-    /// most M to an epoch.
+    /// M, if the number of records that entities sent is a coordinate: an entity adds at most M to
+    /// it in an epoch.
     pub sent: Option<NonZeroU32>,
     /// The bins of histograms.
     #[serde(default)]

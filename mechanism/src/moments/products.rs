@@ -7,10 +7,9 @@
 //! last bit, on every machine.
 //!
 //! # Narrow records
-//! Records with few columns are added to the sums one at a time.
-//!
-//! Entries are integers whose products add up exactly in `f64` for up to
-//! [`BLOCK_ROWS`] rows, in any order.
+//! Records with few columns are added to the sums one at a time. These sums are exact, too:
+//! products of the integer entries add up exactly in `f64` for up to [`BLOCK_ROWS`] rows, in any
+//! order.
 //!
 //! # Several records side by side
 //! Long records are added several at a time.
@@ -20,8 +19,8 @@
 //! take half the time of one at a time, in the widest [`registers`](crate::registers).
 //!
 //! Numbers are moved by value in blocks of eight: compilers can't vectorise writes to memory that
-//! may be aliased. Blocks are loops over lanes: closures of `array::map` may stay calls of
-//! functions for small registers.
+//! may be aliased. Blocks are loops over lanes: for small registers, compilers may not inline
+//! closures of `array::map`.
 
 use super::rows::{as_integer, round_ties_even};
 use super::sums::add_runs;
@@ -60,7 +59,7 @@ impl BlockProducts {
     }
 
     /// Adds any number of records, row-major and of `width` values each, to `sums`. The first d
-    /// values of a record add to first moments, the products of the last d to second ones. They are
+    /// values of a record add to first moments, the products of the last d to second ones. Both are
     /// the same values if the width is d.
     pub(super) fn add_rows(&mut self, rows: &[f64], width: usize, sums: &mut [i128]) {
         for block in rows.chunks(BLOCK_ROWS * width) {
@@ -286,8 +285,8 @@ fn in_blocks<V, const R: usize>(rows: [&[V]; R]) -> ([&[[V; LANES]]; R], [&[V]; 
 /// Scales and rounds records, and adds them and their squares to the sums. Returns the sum of each
 /// record's squares.
 ///
-/// All have the length of the sums. All sums are of integers below 2⁵³, so only the records are
-/// rounded.
+/// All records have the length of the sums. All sums are integers below 2⁵³, so only the scaled
+/// records are rounded.
 pub(super) fn add_records<V: Copy + Into<f64>, const R: usize>(
     records: [&[V]; R],
     scales: [f64; R],

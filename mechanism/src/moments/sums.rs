@@ -1,9 +1,10 @@
-//! Exact sums, in 64 bits where they are known to fit. They are shared instead of copied.
+//! Exact sums, in 64 bits where they are known to fit. Sums in 64 bits are shared instead of
+//! copied.
 //!
-//! The number of records alone determines whether they fit, so values do not influence the choice
-//! of arithmetic. No sum can exceed its 128 bits, so no error depends on data: entries of records
-//! are at most 2⁴⁰ in magnitude, so sums of fewer than 2⁶⁴ records are at most 2¹⁰⁴. (Sums are
-//! added modulo 2¹²⁸.)
+//! The number of records alone determines whether sums fit 64 bits, so values do not influence the
+//! choice of arithmetic. No sum can exceed its 128 bits, so no error depends on data: entries of
+//! records are at most 2⁴⁰ in magnitude, so sums of fewer than 2⁶⁴ records are at most 2¹⁰⁴. (Sums
+//! are added modulo 2¹²⁸.)
 
 use super::clipped::NARROW_RECORDS;
 use crate::moments::IntegerRow;
@@ -130,7 +131,8 @@ impl Sums {
         }
     }
 
-    /// Returns a run of these sums, truncated at their end. It is shared if they are in 64 bits.
+    /// Returns a run of these sums, truncated at their end. The run is shared if the sums are in 64
+    /// bits, and copied otherwise.
     #[must_use]
     pub fn part(&self, run: Range<usize>) -> Self {
         match &self.0 {

@@ -136,8 +136,8 @@ impl ReleaseScenario {
     }
 }
 
-/// Checks that no claim is exceeded, that a fixed direction attains it, and that an accountant with
-/// half of the probability is detected.
+/// Checks that no claim is exceeded, and that a record of fixed values attains it. Also checks that
+/// the audit detects an accountant that assumes half of the probability of taking part.
 #[test]
 #[ignore = "slow"]
 fn the_audited_divergence_reaches_and_never_exceeds_the_claim() {

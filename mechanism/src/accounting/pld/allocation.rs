@@ -24,13 +24,13 @@
 //! This is the pair of "Balls-and-Bins Sampling for DP-SGD" (Chua et al. 2024) and, for C = I, of
 //! "Near Exact Privacy Amplification for Matrix Mechanisms" (Choquette-Choo et al. 2025), which
 //! estimate its divergences by Monte Carlo. "Efficient privacy loss accounting for subsampling and
-//! random allocation" (Feldman & Shenfeld, 2602.17284) computes them; the computation here is our
-//! own.
+//! random allocation" (Feldman & Shenfeld, 2602.17284) computes these divergences. The computation
+//! here is our own.
 //!
 //! # Computation
-//! P has the density L with respect to Q. So the law of L under Q is all that is needed. It is
-//! computed on a grid of values e^(jh), by doubling the number of terms. Where a value z falls
-//! between grid points v < w, its mass goes to v and w such that the mean stays. That is a
+//! P has the density L with respect to Q. So the distribution of L under Q is all that is needed.
+//! It is computed on a grid of values e^(jh), by doubling the number of terms. Where a value z
+//! falls between grid points v < w, its mass goes to v and w such that the mean stays. That is a
 //! mean-preserving spread. So the computed L' is at least L in convex order, `E f(L') ≥ E f(L)` for
 //! both f at every ε, and the pair of L' dominates the pair of L. The same holds for the ends of
 //! the grid and for sums:
@@ -76,12 +76,12 @@ pub(super) const RULE: [(f64, f64); 4] = [
     (0.930_568_155_797_026_3, 0.173_927_422_568_726_93),
 ];
 
-/// A random number ≥ 0: masses under Q on a geometric grid.
+/// A nonnegative random variable: masses under Q on a geometric grid.
 #[derive(Clone, Debug)]
 struct GridLaw {
-    /// h.
+    /// h: the step of ln of the values.
     step: f64,
-    /// j of the first mass.
+    /// j of the value e^(jh) of the first mass.
     first: i64,
     /// Masses at e^((first + i) h).
     masses: Vec<f64>,
@@ -139,7 +139,7 @@ impl GridLaw {
         Self { step, first, masses, zero: upper_tail(-low) + upper_tail(high), lost, terms: 1.0 }
     }
 
-    /// Returns the law of the sum of `terms` independent copies.
+    /// Returns the distribution of the sum of `terms` independent copies.
     fn of_terms(mu: f64, terms: u64) -> Self {
         let one = Self::one(mu);
         let digits = (0..terms.ilog2()).rev().map(|digit| terms >> digit & 1);
@@ -205,7 +205,7 @@ impl GridLaw {
         self.first + self.masses.len() as i64
     }
 
-    /// Returns the same law on a grid that is twice as fine.
+    /// Returns the same distribution on a grid that is twice as fine.
     fn refined(self) -> Self {
         let mut masses = vec![0.0; 2 * self.masses.len() - 1];
         masses.iter_mut().step_by(2).zip(&self.masses).for_each(|(to, mass)| *to = *mass);
@@ -242,8 +242,8 @@ impl GridLaw {
     }
 }
 
-/// Returns the shares of the upper and the lower grid point in a mass that lies e^offset above the
-/// lower one.
+/// Returns the shares of the upper and the lower grid point in a mass whose value is e^offset times
+/// the lower point.
 fn split(offset: f64, step: f64) -> (f64, f64) {
     let whole = step.exp_m1();
     (offset.exp_m1() / whole, offset.exp() * (step - offset).exp_m1() / whole)
@@ -346,8 +346,8 @@ mod tests {
         }
     }
 
-    /// E (W₁ + W₂ − c)₊ by the trapezoidal rule over x₁ and the law of W₂, which converges faster
-    /// than any power of the distance of its points.
+    /// E (W₁ + W₂ − c)₊ by the trapezoidal rule over x₁, with the closed form for W₂. The rule
+    /// converges faster than any power of the distance of its points.
     #[test]
     fn two_bins_agree_with_an_integral() {
         for (mu, epsilon) in [(1.0_f64, 0.5_f64), (0.2, 0.1), (2.5, 1.5)] {

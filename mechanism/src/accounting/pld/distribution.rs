@@ -1,8 +1,8 @@
 //! Privacy-loss masses on a grid whose hockey-stick divergence bounds that of a pair from above or
 //! below.
 //!
-//! Write y = e^ε, y_i = e^(l_i) for the grid l_i = i·step, and f(y) = Σ w_i (1 − y/y_i)₊ + w_∞. It
-//! is linear between grid values. With T_i the mass above l_i,
+//! Write y = e^ε, y_i = e^(l_i) for the grid l_i = i·step, and f(y) = Σ w_i (1 − y/y_i)₊ + w_∞. f
+//! is linear in y between grid values. With T_i the mass above l_i,
 //!
 //! ```text
 //! T_i = (f_i − e^(−step) f_(i+1)) / (1 − e^(−step)),

@@ -35,8 +35,9 @@ impl GaussianMixture {
     /// N(0, σ²).
     ///
     /// # Errors
-    /// [`AccountingError::Mixture`] if a weight or a mean is negative or not finite, or if the
-    /// weights do not sum to 1. [`AccountingError::PrivacyLoss`] for means above 22σ.
+    /// [`AccountingError::Mixture`] if a weight or a mean is negative or not finite, if the weights
+    /// do not sum to 1, if no mean of positive weight is above 0, or if σ is not a positive finite
+    /// number. [`AccountingError::PrivacyLoss`] for means above 22σ.
     pub fn new(components: &[(f64, f64)], deviation: f64) -> Result<Self, AccountingError> {
         let valid = |x: f64| (0.0..=f64::MAX).contains(&x);
         let sum: f64 = components.iter().map(|(weight, _)| weight).sum();

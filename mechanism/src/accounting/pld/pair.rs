@@ -14,19 +14,19 @@
 //!   that this pair dominates them.
 //! - **Randomised response with ε**: every ε-private mechanism is a function of its output
 //!   (Kairouz, Oh & Viswanath 2015).
-//! - **Laplace noise of scale b, shifted by 1**: the Laplace mechanism of sensitivity 1. The shift
-//!   is worst at the largest distance.
-//! - **Logistic laws F, shifted by ε**: every ε-bounded-range mechanism, such as the exponential
-//!   mechanism, by the lemma.
+//! - **Laplace noise of scale b, shifted by 1**: the Laplace mechanism of sensitivity 1. The
+//!   largest shift is the worst.
+//! - **Logistic distributions F, shifted by ε**: every ε-bounded-range mechanism, such as the
+//!   exponential mechanism, by the lemma.
 //!
-//! **Lemma.** The pair of two logistic laws at distance ε dominates every ε-bounded-range
+//! **Lemma.** The pair of two logistic distributions at distance ε dominates every ε-bounded-range
 //! mechanism. *Proof.* By step (1) of the lemma of
 //! [`bounded_range`](crate::accounting::bounded_range), the least errors of a test are bounded by
 //! two chords from (0, 1) and (1, 0) to a corner, and every corner lies on the trade-off curve of
 //! the logistic pair. That curve is convex and passes through all three points, so it lies below
 //! both chords. A lower trade-off curve has larger hockey-stick divergences (Dong, Roth & Su 2022,
-//! Proposition 6). ∎ It spends μ² ≈ ε²/3 in long compositions, where the Gaussian pair spends
-//! πε²/8.
+//! Proposition 6). ∎ The logistic pair spends μ² ≈ ε²/3 in long compositions, where the Gaussian
+//! pair spends πε²/8.
 
 use super::GaussianMixture;
 use super::allocation::RandomAllocation;
@@ -109,7 +109,8 @@ impl DominatingPair {
     /// sampled, has one value or another. `noise_multiplier` is for the norm of one value.
     ///
     /// # Errors
-    /// As [`poisson_sampled_gaussian`](Self::poisson_sampled_gaussian).
+    /// [`AccountingError::SamplingRate`] for a rate that is not above 0 and at most 1,
+    /// [`AccountingError::PrivacyLoss`] for noise multipliers below 1/11 or above 10⁶.
     pub fn poisson_sampled_replacement(
         noise_multiplier: NoiseMultiplier,
         rate: f64,

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! For a given ε these are sums of independent numbers on a line. The second form holds because all
-//! Z_i have the same law.
+//! Z_i have the same distribution.
 //!
 //! # An upper bound for one ε
 //! E(Σ Z_i)₊ does not fall if Z_i becomes larger, or is spread with the same mean. So Z moves
@@ -24,8 +24,8 @@
 //! - from below the smallest value up to it;
 //! - from a value between multiples of the step h to both of them.
 //!
-//! Then R is a multiple of h, and a Fourier transform gives the law r of b − 1 terms. With
-//! `g(k) = E[Z; Z > −kh]` the bound is Σ r(k) g(k). Errors that are added (u = 2⁻⁵³):
+//! Then R is a multiple of h, and a Fourier transform gives the distribution r of the sum of b − 1
+//! terms. With `g(k) = E[Z; Z > −kh]` the bound is Σ r(k) g(k). Errors that are added (u = 2⁻⁵³):
 //!
 //! - *Masses* have relative errors below [`ROUNDING`], so the expectation of a positive function of
 //!   b terms has b times that. Shares of a multiple of h move a mean by at most 4u(W + cV).
@@ -64,11 +64,12 @@ const MASS_BEYOND_CELLS: f64 = 1e-12;
 /// Width of a cell of x.
 const WIDTH: f64 = 1.0 / 128.0;
 
-/// h, in standard deviations of Z. It adds at most 0.04²/4 to their square. If rare values make the
-/// deviation larger than Z(1) − Z(−1), the unit is this difference.
+/// h, in standard deviations of Z. The grid adds at most 0.04²/4 of the variance of Z. If rare
+/// values make the deviation larger than Z(1) − Z(−1), the unit is this difference.
 const STEP: f64 = 0.04;
 
-/// Largest number of steps up to the largest value, and largest number of steps of a window.
+/// Largest number of steps up to the largest value, and half of the largest number of steps of a
+/// window.
 const MAX_STEPS: f64 = (1 << 18) as f64;
 const MAX_WINDOW: usize = 1 << 21;
 
@@ -76,8 +77,8 @@ const MAX_WINDOW: usize = 1 << 21;
 const BELOW: f64 = 24.0;
 const ABOVE: f64 = 9.0;
 
-/// Distance of the first ε, in estimated standard deviations of the loss, and the growth of later
-/// distances. A chord spreads losses over such a distance.
+/// The distance between successive ε is the larger of `FIRST` estimated standard deviations of the
+/// loss and `GROWTH` times ε. A chord spreads losses over such a distance.
 const FIRST: f64 = 0.06;
 const GROWTH: f64 = 0.015;
 
@@ -93,7 +94,7 @@ const CHUNK: usize = 512;
 /// A discrete pair that dominates a round.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReplacedAllocation {
-    /// Ascending, and symmetric.
+    /// Ascending, and symmetric around 0.
     losses: Vec<f64>,
     /// Masses of P and Q at index i and all after it.
     above: Vec<[f64; 2]>,
@@ -188,7 +189,7 @@ struct DivergenceBound {
     transform: Option<(usize, RealTransform)>,
 }
 
-/// Mean and standard deviation of R, and the size of a term's smallest value.
+/// Mean and standard deviation of R, and the size of a term at x = −5: lower terms are rare.
 struct Moments {
     mean: f64,
     deviation: f64,
@@ -339,7 +340,8 @@ impl DivergenceBound {
         Bounded { value, error }
     }
 
-    /// Returns the cyclic law of b − 1 terms from −`reach` on, and a bound of its error.
+    /// Returns the cyclic distribution of the sum of b − 1 terms, from −`reach` on, and a bound of
+    /// its error.
     fn rest(&mut self, grid: &Discretization, length: usize, reach: i64) -> (Vec<f64>, f64) {
         if self.transform.as_ref().is_none_or(|(known, _)| *known != length) {
             self.transform = Some((length, RealTransform::new(length)));
@@ -378,7 +380,7 @@ impl DivergenceBound {
     }
 }
 
-/// A law on multiples of a step, in ascending order; an index may come several times.
+/// A distribution on multiples of a step, in ascending order; an index may occur several times.
 struct Discretization {
     step: f64,
     masses: Vec<(i64, f64)>,

@@ -25,7 +25,7 @@
 //! max g² + ∫g²/step = max g² + 1/(2θ(2θ+1)(θ+1)·step).
 //!
 //! **Rounding of positive terms.** Every t_i(l) has a relative error of a few times u(1 + |θl −
-//! c|), so t has k_i times that; sums of positive terms have a relative error of u for each term.
+//! c|), so t has k_i times that. Sums of positive terms have a relative error of u for each term.
 
 use super::PrivacyLossDistribution;
 use crate::series::fourier::RealTransform;
@@ -40,7 +40,7 @@ pub(super) const PRODUCT: f64 = 1.5 * f64::EPSILON;
 /// Largest number of values of a transform.
 const MAX_LENGTH: usize = 1 << 22;
 
-/// Length of the window in standard deviations of the sum.
+/// Initial length of the window in standard deviations of the sum.
 const DEVIATIONS: f64 = 24.0;
 
 /// Probability outside the window for which the window is long enough.

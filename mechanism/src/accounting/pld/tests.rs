@@ -18,7 +18,7 @@ fn mixture(components: &[(f64, f64)], deviation: f64) -> DominatingPair {
     DominatingPair::mixture(GaussianMixture::new(components, deviation).unwrap())
 }
 
-/// Pairs of every kind, in both directions.
+/// Pairs of all kinds except random allocation and replaced records, in both directions.
 fn pairs() -> Vec<DominatingPair> {
     let pairs = [
         DominatingPair::gaussian(sigma(1.3)).unwrap(),
@@ -156,7 +156,7 @@ fn single_pairs_agree_with_closed_forms() {
     for at in [0.0_f64, 0.1, 0.39] {
         let laplace = composed(DominatingPair::laplace(2.5).unwrap(), 1).delta(eps(at));
         assert_encloses(laplace, -((at - 0.4) / 2.0).exp_m1(), 1e-3);
-        // The trade-off (1 + Kx)(1 + Ky) = 1 + K of logistic laws, at the slope −e^ε.
+        // The trade-off (1 + Kx)(1 + Ky) = 1 + K of logistic distributions, at the slope −e^ε.
         let range = 0.8_f64;
         let roots = (range / 2.0).exp() - (at / 2.0).exp();
         let logistic = composed(DominatingPair::bounded_range(eps(range)).unwrap(), 1).delta(eps(at));
@@ -258,7 +258,8 @@ fn epsilon_is_monotone_in_all_parameters() {
     assert_close(all, high(DominatingPair::gaussian(sigma(1.7)).unwrap(), 3, 1e-6), 1e-12);
 }
 
-/// Compares a selection together with measurements with an independent sum over all outcomes.
+/// Compares a Gaussian measurement and three pure mechanisms together with an independent sum over
+/// the outcomes of the pure ones.
 #[test]
 fn mixed_compositions_agree_with_quadrature() {
     let (noise, epsilon, count) = (2.0, 0.3_f64, 3);

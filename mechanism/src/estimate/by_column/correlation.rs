@@ -1,10 +1,11 @@
 //! Correlations of columns over the rows that have both, and whether values are missing at random.
 //!
-//! The squares of a column are released over all of its rows, not over those of a pair. So the
-//! covariance over the standard deviations of the columns, q, is the correlation ρ of the pair's
-//! rows only if values are missing at random. For any missing values, ρ has known bounds. Let P be
-//! the rows of the pair, R those that have column i but not j, and T and T_P the scatter of i, the
-//! sum of its squares about the mean, over all its rows and over P. Records lie in [−1, 1], so
+//! The squares of a column are released over all of its rows, not over those of a pair. Let q be
+//! the covariance of the pair, divided by the standard deviations of the columns. Then q is the
+//! correlation ρ of the pair's rows only if values are missing at random. For any missing values, ρ
+//! has known bounds. Let P be the rows of the pair, R those that have column i but not j, and T and
+//! T_P the scatter of i, the sum of its squares about the mean, over all its rows and over P.
+//! Records lie in [−1, 1], so
 //!
 //! ```text
 //! T − D ≤ T_P ≤ T,    D = N_R − N m² + N_P m_P²        from Σ_R x² ≤ N_R
@@ -18,16 +19,16 @@
 //! widened by them.
 //!
 //! # Missing at random
-//! If column j is missing at random, i has the same mean over P and R. With s the step and B the
-//! moments of P minus those of R, B_N = Σe_j + 2Σe_ie_j and B_Σ = 2Σy_ie_j are independent of the
-//! moments of i, so under this hypothesis
+//! If column j is missing at random, i has the same mean over P and R. With B the moments of P
+//! minus those of R, B_N = Σe_j + 2Σe_ie_j and B_Σ = 2Σy_ie_j have noise that is independent of
+//! that of the moments of i. So under this hypothesis
 //!
 //! ```text
 //! B_Σ − m B_N  has variance  2τ₂² + m² (τ₁² + 2τ₂²) + B_N² var(m̂) + h N σ²
 //! ```
 //!
 //! in steps of 1. The last term is the sampling error of a random subset, with h the largest weight
-//! of a record.
+//! of a record, and N and σ² the count and the variance of i.
 
 use super::{ColumnwiseMoments, PairCovariance};
 use crate::estimate::debias::MomentNoise;
@@ -67,9 +68,9 @@ impl PairCorrelation {
 
 impl ColumnwiseMoments<'_> {
     /// Returns an estimate of the correlation of two columns over the rows that have both, and its
-    /// interval, which holds whichever values are missing. The estimate lacks a bias only if values
-    /// are missing at random. Without one the interval is [−1, 1]. `None` if too few rows have both
-    /// columns.
+    /// interval, which holds whichever values are missing. The estimate is unbiased only if values
+    /// are missing at random. Without an estimate the interval is [−1, 1]. `None` if too few rows
+    /// have both columns.
     pub fn correlation(
         &self,
         i: usize,
@@ -92,8 +93,9 @@ impl ColumnwiseMoments<'_> {
         Some((found, interval.map(|end| end.clamp(-1.0, 1.0))))
     }
 
-    /// Bounds of the variance of a column over the rows that have `other` too, over its variance
-    /// over all its rows, with z deviations of noise on each side; they contain 1.
+    /// Bounds of a: the variance of a column over the rows that also have `other`, divided by the
+    /// column's variance over all its rows. They include z deviations of noise on each side, and
+    /// contain 1.
     fn variance_ratio(&self, column: usize, other: usize, z: f64) -> Option<Interval> {
         let (own, pair) = (self.column(column), self.pair(column, other)?);
         let (count, of_pair) = (own.count().0, pair.count().0);

@@ -90,9 +90,9 @@ fn without_noise_moments_are_those_of_the_rows_that_have_them() {
     assert!(moments.pair(0, 1).is_none());
 }
 
-/// Over 20,000 releases the share of intervals that contain the truth is within five standard
-/// errors of 95 % or above, which a correct interval misses at a rate below 10⁻⁶, plus 1 % for
-/// terms of second order; and the standard deviations of estimates are as stated to 3 %.
+/// Draws 20,000 releases. The share of intervals that contain the truth is at least 95 %, less five
+/// standard errors and 1 % for terms of second order. A correct interval fails at a rate below
+/// 10⁻⁶. The standard deviations of estimates are as stated to 3 %.
 #[test]
 fn intervals_and_noise_hold_under_noise() {
     const RELEASES: usize = 20_000;
@@ -140,9 +140,9 @@ fn intervals_and_noise_hold_under_noise() {
 }
 
 /// A pair whose count is three deviations of its noise has an estimate in a sixth of the releases.
-/// The share of its intervals that contain the truth is at least 95 % less five standard errors,
-/// which a correct interval misses at a rate below 10⁻⁶. Intervals that compute the effect of the
-/// count's noise from the estimate contain the truth in 91 % only.
+/// The share of its intervals that contain the truth is at least 95 % less five standard errors. A
+/// correct interval fails at a rate below 10⁻⁶. Intervals that compute the effect of the count's
+/// noise from the estimate contain the truth in only 91 %.
 #[test]
 fn covariances_hold_where_pairs_are_few() {
     const RELEASES: usize = 20_000;
@@ -169,9 +169,10 @@ fn covariances_hold_where_pairs_are_few() {
 }
 
 /// Two columns whose counts noise moves across the thresholds of their qualities, in opposite
-/// directions. Among the lines of each combination of qualities, all intervals contain the truth at
-/// least as often as 95 % less 1 % for terms of second order and 5.2 standard errors, which a
-/// correct interval misses at a rate below 10⁻⁶ for each comparison.
+/// directions. Among the lines of each combination of qualities, all intervals contain the truth in
+/// at least 95 %, less 1 % for terms of second order and 5.2 standard errors. A correct interval
+/// fails at a rate below 10⁻⁶ for each comparison. Combinations with at most 150 lines are not
+/// compared.
 #[test]
 fn intervals_hold_given_the_words_of_all_columns() {
     const RELEASES: usize = 3_000;
@@ -222,9 +223,10 @@ fn intervals_hold_given_the_words_of_all_columns() {
 }
 
 /// Where variances are near their noise, some correlations are shown. At four levels of noise, over
-/// 5,000 releases each, the share of these intervals that contain the truth is at least 95 % less
-/// five standard errors, which a correct interval misses at a rate below 10⁻⁶, and less 1 % for
-/// terms of second order.
+/// 5,000 releases each, the share of these intervals that contain the truth is at least 95 %, less
+/// five standard errors and 1 % for terms of second order. A correct interval fails at a rate below
+/// 10⁻⁶. A level that shows fewer than 50 correlations is not compared; the lower two levels show
+/// more than 100.
 #[test]
 fn correlations_hold_where_variances_are_near_their_noise() {
     const RELEASES: usize = 5_000;
@@ -284,8 +286,8 @@ fn correlation_of_rows(records: &[[f64; 3]], i: usize, j: usize) -> f64 {
     of_rows(&rows, &[i, j]).2 / (variance(i) * variance(j)).sqrt()
 }
 
-/// Values go missing in every way: by their own size, by their distance from the middle, by another
-/// column. Without noise the bounds are theorems, so no record set may leave them.
+/// Values go missing in three ways: by their own size, by their distance from the middle, by
+/// another column. Without noise the bounds are theorems, so no record set may leave them.
 #[test]
 fn correlation_bounds_hold_whichever_values_are_missing() {
     let mut random = ChaCha8Rng::seed_from_u64(9);
@@ -327,9 +329,10 @@ fn correlation_bounds_hold_whichever_values_are_missing() {
     assert!(widths.iter().any(|width| (0.05..1.5).contains(width)));
 }
 
-/// The shares of releases in which means contradict a random cause: none of 2,000 where values are
-/// missing at random, which 12 comparisons at four deviations exceed by chance with probability
-/// below 10⁻⁶ for more than 16; nearly all where large values are missing.
+/// Counts the releases in which means contradict a random cause. Where values are missing at
+/// random, there are at most 16 of 2,000: with six comparisons at four deviations, chance exceeds
+/// this with a probability below 10⁻⁶. Where large values are missing, nearly all releases
+/// contradict it.
 #[test]
 fn means_contradict_a_random_cause_only_where_values_depend_on_it() {
     const RELEASES: usize = 2_000;
@@ -362,9 +365,9 @@ fn means_contradict_a_random_cause_only_where_values_depend_on_it() {
 }
 
 /// Complete rows in which one column is nearly a multiple of another, so that noise pushes the
-/// quotient beyond 1: over 3,000 releases no interval of such an estimate is [−1, 1], and the
-/// intervals contain the truth as often as those below. A correct interval fails at a rate below
-/// 10⁻⁶.
+/// quotient beyond 1. Over 3,000 releases, the interval is [−1, 1] only if the quotient is beyond 1
+/// by more than its noise, which is rare. All intervals contain the truth as often as in the next
+/// test. A correct interval fails at a rate below 10⁻⁶.
 #[test]
 fn quotients_beyond_one_have_intervals_that_say_something() {
     const RELEASES: u32 = 3_000;
@@ -406,9 +409,9 @@ fn quotients_beyond_one_have_intervals_that_say_something() {
     assert!(f64::from(held[0]) / f64::from(RELEASES) >= least, "{held:?}");
 }
 
-/// Complete rows, and rows that lack their large values: over 3,000 releases the intervals contain
-/// the correlation of the pair's rows at least as often as 95 %, less five standard errors and 1 %
-/// for terms of second order. A correct interval fails at a rate below 10⁻⁶.
+/// Complete rows, and rows that lack their large values: over 3,000 releases, at least 95 % of the
+/// intervals, less five standard errors and 1 % for terms of second order, contain the correlation
+/// of the pair's rows. A correct interval fails at a rate below 10⁻⁶.
 #[test]
 fn correlations_hold_under_noise_whichever_values_are_missing() {
     const RELEASES: usize = 3_000;

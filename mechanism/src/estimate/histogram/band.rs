@@ -13,7 +13,7 @@ const SAMPLES: usize = 4000;
 /// The level above which the sample has too few numbers beyond its quantile: at most 4.
 const SAMPLED_LEVEL: f64 = 0.999;
 
-/// Number of normal quantiles from which noise is drawn, each as likely.
+/// Number of normal quantiles from which noise is drawn, all equally likely.
 const QUANTILES: usize = 4096;
 
 /// Returns the quantile of `max_k |D_k|/√v_k(F_k)`.

@@ -11,9 +11,9 @@
 //!
 //! over the children c of v, with z = n and V = τ² for a bin. Given x_v, the noise of the x_c has
 //! covariance `Λ = diag(V_c) − V_c V_c'/V`, and is independent of x_v. So for the sum P of a run of
-//! bins, P = a·T + ε with independent noise ε of variance s: from the run within one child,
-//! (a_c, s_c), and the children that are wholly part of it, with l = 1 for these and l = a_c for
-//! that child,
+//! bins, P = a·T + ε with independent noise ε of variance s. Let (a_c, s_c) belong to the part of
+//! the run within one child c. With l = a_c for this child, and l = 1 for the children that are
+//! wholly part of the run,
 //!
 //! ```text
 //! a = Σ l_c V_c / V        s = s_c + Σ l_c² V_c − (Σ l_c V_c)²/V
@@ -34,11 +34,13 @@ pub(super) struct NoiseTree {
     branching: usize,
     deviation: f64,
     count_deviation: Option<f64>,
-    /// V of each node, level by level, bins first, and the sums of those before it.
+    /// V of each node, level by level, bins first.
     variances: Vec<Vec<f64>>,
+    /// For each node, the sum of V of all nodes before it in its level.
     before: Vec<Vec<f64>>,
-    /// V below the root, and of the total.
+    /// Sum of V of the top level.
     below_root: f64,
+    /// Variance of the noise of the total.
     pub(super) total_variance: f64,
 }
 

@@ -1,21 +1,21 @@
 //! Confidence intervals of correlations.
 //!
 //! The interval holds all ρ for which the estimate is at most z standard deviations of its noise
-//! away, to first order and at that ρ: with A = 1/(σᵢσⱼ), B = −ρ/(2σᵢᵢ) and C = −ρ/(2σⱼⱼ), the
+//! away, to first order and at that ρ. With A = 1/(σᵢσⱼ), B = −ρ/(2σᵢᵢ) and C = −ρ/(2σⱼⱼ), the
 //! error of ρ̂ is A dσᵢⱼ + B dσᵢᵢ + C dσⱼⱼ.
 //!
 //! **Conditional on being shown.** A correlation is shown if both variances exceed [`CLEAR`]·z
-//! deviations of their noise, so that the half-width of the interval of each is at most half of it.
-//! Otherwise there is no estimate, and the interval is [−1, 1].
+//! deviations of their noise, so that the half-width of the interval of each variance is at most
+//! half of the variance. Otherwise there is no estimate, and the interval is [−1, 1].
 //!
 //! - The rule depends on the variances alone, not on the covariance. A rule that hides intervals
 //!   for being wide, or all of [−1, 1], shows estimates far from 0 and hides those near 0.
 //! - The rule depends on noise: it shows variances that are too large by chance, with estimates too
 //!   close to 0. Like the count, both variances therefore select
-//!   ([`selection`](crate::estimate::selection)). So z is a quantile of a truncated normal law,
-//!   and it is bounded. Without the bound, an interval just above the threshold would be all of
-//!   [−1, 1] if the estimate is near 0, and narrower if it is far from 0. The errors of ρ̂ and σ̂ᵢᵢ
-//!   have the covariance
+//!   ([`selection`](crate::estimate::selection)). So z is a quantile of a truncated normal
+//!   distribution, and it is bounded. Without the bound, an interval just above the threshold would
+//!   be all of [−1, 1] if the estimate is near 0, and narrower if it is far from 0. The errors of
+//!   ρ̂ and σ̂ᵢᵢ have the covariance
 //!
 //! ```text
 //! (B τ₂² + 2τ₁² mᵢ (A mⱼ + 2B mᵢ) + τ₀² (mᵢ² − σᵢᵢ) (A mᵢmⱼ + B mᵢ² + C mⱼ²)) / n²
@@ -173,9 +173,9 @@ mod tests {
         moments.intervals(Confidence::default()).unwrap().within_bounds()
     }
 
-    /// A correlation of 2, a negative variance, a mean beyond its bound, and a covariance beyond
-    /// that of the largest variances: each interval is next to the end of its bounds, and longer
-    /// than the noise.
+    /// Estimates beyond their bounds: correlations of 2 and −2, a negative variance, a mean, a
+    /// variance, and a covariance beyond that of the largest variances. Each interval ends at a
+    /// bound, and is longer than 0.005.
     #[test]
     fn an_interval_wholly_beyond_its_bounds_is_no_point() {
         let possible = [1000.0, 0.0, 0.0, 200.0, 150.0, 200.0];
@@ -200,9 +200,9 @@ mod tests {
         check(change(&[(3, 999.0), (4, 1100.0), (5, 999.0)]), |found| found.covariance(0, 1).unwrap(), 1.0);
     }
 
-    /// Numbers of correlations that are shown and of those that hold the truth: of all that are
-    /// shown, and of those narrower than [−1, 1]. Columns have this mean and variances of this many
-    /// deviations of their noise.
+    /// Numbers of shown correlations, and of those whose interval holds the truth. The first pair
+    /// is for all that are shown, the second for intervals narrower than [−1, 1]. Columns have this
+    /// mean and variances of this many deviations of their noise.
     fn shown(correlation: f64, mean: f64, deviations: f64, seed: u64) -> [(f64, f64); 2] {
         let variance = deviations * NOISE.second.hypot(2.0 * mean * NOISE.first) / 1000.0;
         let covariance = [variance, correlation * variance, correlation * variance, variance];
@@ -225,8 +225,8 @@ mod tests {
     /// Near the threshold, noise decides which correlations are shown. The shown ones still have
     /// their nominal coverage, and so have the narrower ones among them. Coverage may be at most
     /// 5.2 standard errors lower: a false alarm of probability 10⁻⁷ for each of at most 48
-    /// comparisons. In some of these settings, a lower threshold that hides the widest intervals
-    /// covered only 80 %.
+    /// comparisons. Settings with at most 100 shown intervals are not compared. A rule with a lower
+    /// threshold that hides the widest intervals would cover only 80 % in some of these settings.
     #[test]
     fn shown_correlations_hold_given_that_noise_selects_them() {
         let mut seed = 0;

@@ -106,8 +106,9 @@ impl CoverageSetting {
     }
 }
 
-/// Coverage lies within 5.2 standard errors of the level (false alarm below 10⁻⁶ for each
-/// comparison), or above it by at most `over`, or below it by at most `under`.
+/// Checks that coverage is between level − `under` and level + `over`, with a tolerance of 5.2
+/// standard errors on each side (false alarm below 10⁻⁶ for each comparison). Coverage of at most
+/// 100 intervals is not checked.
 #[track_caller]
 fn check(setting: CoverageSetting, under: f64, over: f64) {
     for (seed, level) in LEVELS.into_iter().enumerate() {
@@ -141,8 +142,9 @@ fn intervals_for_records_cover_at_their_level() {
     check(CoverageSetting { mean: 0.5, noise: noise(0.0, 30.0, 12.0), ..five }, 0.0, 0.05);
 }
 
-/// In the first tests the second moment's noise is too small for the plain interval to fail. Here
-/// most of the variance's noise comes from the mean, and its coverage is 90 % instead of 95 %.
+/// The plain interval fails only if the noise of the mean exceeds that of the second moment
+/// (`ball.rs`). Here most of the variance's noise comes from the mean, and the coverage of the
+/// plain interval is 90 % instead of 95 %.
 #[test]
 fn plain_standard_deviations_cover_below_their_level() {
     let setting = CoverageSetting { mean: 0.9, noise: noise(0.0, 30.0, 3.0), ..ONE };
@@ -231,14 +233,14 @@ fn correlations_of_noise_are_not_shown() {
         let (shown, interval) = moments.intervals(Confidence::default()).unwrap().correlation(0, 1).unwrap();
         shown.is_none() && interval.width() == 2.0
     });
-    // Both variances exceed 3.9 deviations of their noise in one line of 10⁸.
+    // Both variances exceed 3.9 deviations of their noise in fewer than one line of 10⁸.
     assert_eq!(whole.count(), 1_000);
 }
 
-/// Coverage among the lines of each quality, for truths on both sides of its thresholds. Shares
-/// lie at most 5.2 standard errors below 94.5 %: a false alarm has a probability below 10⁻⁶ for
-/// each of 60 comparisons. Coverage above the level is allowed: bounds cut intervals where noise
-/// dominates.
+/// Coverage among the lines of each quality, for truths on both sides of its thresholds. Shares lie
+/// at most 5.2 standard errors below 94.5 %: a false alarm has a probability below 10⁻⁶ for each of
+/// at most 66 comparisons. Shares of at most 200 lines are not compared. Coverage above the level
+/// is allowed: bounds cut intervals where noise dominates.
 #[test]
 fn intervals_cover_at_their_level_among_lines_of_each_quality() {
     use crate::estimate::quality::Quality;

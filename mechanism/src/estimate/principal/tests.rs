@@ -53,7 +53,8 @@ impl Law {
 }
 
 /// Shares for one component: intervals that contain the truth, releases that show a direction, and
-/// shown directions whose angle contains the true one. Also the mean errors of the eigenvalue.
+/// shown directions whose angle contains the true one. Also the means of the eigenvalue's error, of
+/// its stated noise and of its squared error.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     eigenvalues: f64,
@@ -64,7 +65,7 @@ struct Held {
     squares: f64,
 }
 
-/// Returns the counts of each component over `trials` releases.
+/// Returns the shares and means of each component over `trials` releases.
 fn held(law: &Law, levels: MomentNoise, of: PrincipalOf, trials: usize, seed: u64) -> Vec<Held> {
     let (truth, exact) = (law.truth(of), law.exact());
     let mut random = ChaCha8Rng::seed_from_u64(seed);

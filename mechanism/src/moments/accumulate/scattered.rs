@@ -52,7 +52,7 @@ impl ScatteredRows {
         }
         self.counts.resize(number, 0);
         self.blocks.resize(number * (width + 1), [0.0; LANES]);
-        // At most this number of rows of any key.
+        // If no key has more rows than a block can hold, all rows are one block.
         keys.iter().for_each(|&key| self.counts[key as usize] += 1);
         let are_few = self.counts.iter().all(|&count| count <= BLOCK_ROWS);
         if are_few {

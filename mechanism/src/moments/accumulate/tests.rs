@@ -139,7 +139,7 @@ fn rows_one_by_one_are_exact_beyond_a_block() {
         let rows = quantised(2, &[0.0, f64::from(length)].repeat(2 * (2 * BLOCK_ROWS + 1)));
         let keys: Vec<u32> = (0..rows.len() as u32).map(|row| row % 2).collect();
         let mut accumulators = Accumulators::new(layout);
-        // Too few rows to be sorted.
+        // Too few rows for the pass over many keys (`scattered`).
         for start in (0..rows.len()).step_by(PENDING_ROWS) {
             let run = start..rows.len().min(start + PENDING_ROWS);
             accumulators.add_rows(&keys[run.clone()], &rows, run).unwrap();
@@ -153,7 +153,8 @@ fn rows_one_by_one_are_exact_beyond_a_block() {
     }
 }
 
-/// Batches that are sorted by key and others, in turns, with keys that have no rows or few.
+/// Batches that are added in one pass (`scattered`) and others, in turns, with keys that have no
+/// rows or few.
 #[test]
 fn mixed_keys_are_exact_in_batches_of_every_size() {
     let mut rng = ChaCha20Rng::seed_from_u64(6);

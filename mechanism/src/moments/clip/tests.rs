@@ -117,7 +117,8 @@ fn rows_of_another_length_are_refused() {
     assert!(rows.is_empty() && narrow.is_empty() && QuantisedRows::new(0).is_empty());
 }
 
-/// Entries that all round away from zero overshoot most: about √d · 2²⁰.
+/// Entries that all round away from zero exceed the ball most: by about √d · 2²⁰ in the squared
+/// norm.
 #[test]
 fn the_worst_overshoot_ends_in_the_ball() {
     for dimension in 1..1500 {

@@ -10,7 +10,7 @@ use super::{BALL, Clipper, FAITHFUL, UNIT, quantise_in_place, scaled, shrink_int
 use crate::moments::products::LANES;
 use crate::registers::{Lanes, in_widest, unrolled};
 
-/// Number of records.
+/// Number of records that are quantised in one group.
 const TOGETHER: usize = 8;
 
 /// A record whose squared norm is at most this share of ζ² stays in the ball when its entries, nine

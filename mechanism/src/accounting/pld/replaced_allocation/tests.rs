@@ -46,7 +46,7 @@ fn two_bins_agree_with_an_integral() {
     }
 }
 
-/// The bound of many bins is near a mean over outputs, and below it at most by its deviation.
+/// The bound of many bins is within six standard deviations of a mean over outputs.
 #[test]
 fn many_bins_agree_with_outputs() {
     use rand::{RngExt, SeedableRng};
