@@ -32,8 +32,8 @@
 //! **Proof.** One round ends with the magnitude ht + j with probability ∝ (1/t)·exp(−j/t)·exp(−h)(1
 //! − e⁻¹), that is ∝ exp(−|x|/t), and each magnitude arises from one (h, j) only. The sign halves
 //! it for x ≠ 0, and the rule for −0 halves it for x = 0 too. Rounds are independent, so the first
-//! that ends has this distribution. All trials are exact (`bernoulli`), and j is drawn by rejection
-//! from the next power of two. ∎
+//! that ends has this distribution. All trials are exact (`bernoulli_exponential`), and j is drawn
+//! by rejection from the next power of two. ∎
 
 use super::scale::NoiseScaleError;
 use num_bigint::BigUint;
@@ -197,7 +197,7 @@ impl DiscreteLaplace {
     /// Returns the noise with the least integer scale t that is at least `scale` grid units.
     ///
     /// # Errors
-    /// [`NoiseScaleError::Laplace`] unless it is between 1 and 2¹⁰⁰.
+    /// [`NoiseScaleError::Laplace`] unless `scale` is between 1 and 2¹⁰⁰.
     pub fn at_least(scale: f64) -> Result<Self, NoiseScaleError> {
         if SCALES.contains(&scale) {
             Ok(Self { scale: scale.ceil() as u128 })

@@ -120,7 +120,8 @@ impl DualPoint {
 
     /// Returns the ascent direction from Newton's equation, by preconditioned conjugate gradients.
     /// The accuracy is the expected gain of the step, but no finer than `target` relative to the
-    /// bound; with an interior-point method it makes X(U) as feasible as μ allows.
+    /// bound; with an interior-point method it makes X(U) as feasible as the weight of the barrier
+    /// allows.
     pub(super) fn newton_direction(
         &self,
         gram: &Mat<f64>,
