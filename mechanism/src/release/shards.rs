@@ -14,7 +14,7 @@ const WIDE: u64 = 256;
 /// Coordinates of a shard where there are few, so that several workers can share them.
 const NARROW: u64 = 16;
 
-/// Shards of few coordinates, and of any number of them.
+/// Maximum number of shards: for few coordinates, and for any number of them.
 const FEW_MANY: [u64; 2] = [8, 64];
 
 /// A partition of the coordinates of all keys.

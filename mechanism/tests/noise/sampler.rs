@@ -100,8 +100,8 @@ fn every_integer_has_its_exact_probability_at_small_scales() {
     }
 }
 
-/// At large scales a wide bin has at least 2⁵⁸ integers, so cells of equal probability are counted
-/// instead of single integers.
+/// At large scales there are too many integers to count each. So cells of equal probability are
+/// counted instead.
 #[test]
 fn equal_cells_are_hit_equally_at_large_scales() {
     for (stream, (w, k)) in [
@@ -280,7 +280,8 @@ fn two_sample_score(first: &[u64], second: &[u64]) -> f64 {
     (statistic - degrees) / f64::sqrt(2.0 * degrees)
 }
 
-/// Checks that the tests can fail: they detect a σ too small by 2 % and a shift of 3 %.
+/// Checks that the tests can fail: they detect a σ too small by 2 %, a shift by 3 % of σ, and draws
+/// of which 15 in 16 are even.
 #[test]
 fn a_wrong_sampler_is_caught() {
     let (sampler, mut rng) = (sampler(4, 0), generator(500));
