@@ -219,8 +219,9 @@ fn harmonic(s_a: f64, s_b: f64) -> f64 {
     if sum > 0.0 { s_a * (s_b / sum) } else { 0.0 }
 }
 
-/// Initial multipliers, exact if one pattern holds all steps or V is diagonal, and pulled towards
-/// the others: for each pattern the correlations of V in it, times `(Σ_π √V_jj)^(3/2)`.
+/// Initial multipliers. For each pattern, U has the correlations of V in it, those of different
+/// steps times 0.9, and all times `(Σ_π √V_jj)^(3/2)`. With the factor 1 and the exponent 2 they
+/// would be exact for disjoint patterns if one pattern holds all steps or V is diagonal.
 pub(super) fn start(form: MatRef<'_, f64>, classes: &Classes) -> Vec<f64> {
     let class = |((patterns, _), range): ((&Patterns, Range<usize>), &Range<usize>)| {
         let deviation: Vec<f64> = range.clone().map(|i| form[(i, i)].sqrt()).collect();

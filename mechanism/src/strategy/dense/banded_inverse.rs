@@ -227,8 +227,8 @@ mod tests {
         Purpose { participation, ..Purpose::new(workload.parse().unwrap(), steps) }
     }
 
-    /// It is not worse than the square root, and not better than the best banded inverse; with two
-    /// bands it is the best one for prefix sums.
+    /// A fractional root is not worse than the square root, and not better than the best banded
+    /// inverse. With one or two bands it is the best one for prefix sums.
     #[test]
     fn a_fractional_root_lies_between_the_square_root_and_the_optimum() {
         for (workload, participation) in [
