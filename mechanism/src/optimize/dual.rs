@@ -3,11 +3,11 @@
 //! Consider the Gram matrices X = CᵀC with `Σ_(i,j ∈ π) X_ij ≤ 1` for every pattern π, whose
 //! entries between different steps of a pattern vanish or, if patterns overlap, are non-negative.
 //! The least total squared error tr(V X⁻¹) over them is the largest value of
-//! `2 tr(Rᵀ V R)^(1/2) − Σ_π v_π` over U = R Rᵀ ≥ 0, block-diagonal over the classes and made of
-//! multipliers (v, w) as in [`Patterns`](super::classes::Patterns) (Choquette-Choo et al. 2023,
-//! Theorem 3.1; for classes of one step, Yuan et al. 2016, Lemma 3, as corrected). If X_ij must
-//! vanish, w_ij may have any sign; then v needs no bound either, as it is the diagonal of U. If
-//! patterns overlap both must be non-negative: [`Interior`](super::search::Interior).
+//! `2 tr(Rᵀ V R)^(1/2) − Σ_π v_π` over U = R Rᵀ ≥ 0. U is block-diagonal over the classes and made
+//! of multipliers (v, w) as in [`Patterns`](super::classes::Patterns). See Choquette-Choo et al.
+//! 2023, Theorem 3.1, and for classes of one step Yuan et al. 2016, Lemma 3, as corrected. If X_ij
+//! must vanish, w_ij may have any sign; then v needs no bound either, as it is the diagonal of U.
+//! If patterns overlap both must be non-negative: [`Interior`](super::search::Interior).
 //!
 //! U may be scaled, so every U gives the lower bound `(tr(Rᵀ V R)^(1/2))² / Σ v_π`. X(U) = R⁻ᵀ (Rᵀ
 //! V R)^(1/2) R⁻¹ nearly satisfies the constraints when U is nearly optimal. With Rᵀ V R = Q

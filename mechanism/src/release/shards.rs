@@ -6,9 +6,9 @@ use std::ops::Range;
 /// Coordinates whose sums and noise fit the processor's second-level cache.
 const NEAR_COORDINATES: u64 = 1 << 14;
 
-/// Coordinates of a shard in [`Shards::of`]: enough that an epoch's fixed work for a shard (a key
-/// from the operating system, a first kilobyte of keystream, a message) is small relative to that
-/// for its coordinates.
+/// Coordinates of a shard in [`Shards::of`]: enough that an epoch's fixed work for a shard is small
+/// relative to that for its coordinates. The fixed work is a key from the operating system, a first
+/// kilobyte of keystream and a message.
 const WIDE: u64 = 256;
 
 /// Coordinates of a shard where there are few, so that several workers can share them.

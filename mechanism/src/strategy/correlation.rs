@@ -53,11 +53,11 @@
 //! # Why pipelines encode
 //! A restart could replay this form. The private log holds the sums x and the values w of every
 //! epoch, so it determines `u_t = w_t − K x_t`, and the u determine the state. Nothing is drawn
-//! again, so the proof holds. Pipelines encode anyway: only Toeplitz buffers with a horizon
-//! have a diagonal of ones, so the encoded form would stay for all other strategies, and logs,
-//! their checks, audits and attacks would exist twice. The saving would be the difference between
-//! the two forms in `cargo bench --bench buffered -- release`. The saving matters for rows of a
-//! million coordinates, as in training, which takes this form. An epoch of a pipeline has fewer
+//! again, so the proof holds. Pipelines encode anyway. Only Toeplitz buffers with a horizon have a
+//! diagonal of ones, so all other strategies would still need the encoded form. Logs, their checks,
+//! audits and attacks would exist twice. The saving would be the difference between the two forms
+//! in `cargo bench --bench buffered -- release`. The saving matters for rows of a million
+//! coordinates, as in training, which takes this form. An epoch of a pipeline has fewer
 //! coordinates, and spends most of its time elsewhere.
 
 use super::{

@@ -7,9 +7,9 @@
 //! 1. *Within an epoch.* [`RepeatPolicy::Keep`] keeps the m records with the lowest positions.
 //!    [`RepeatPolicy::Average`] replaces the records of each key by their mean and keeps the means
 //!    of the m keys whose first records have the lowest positions.
-//! 2. *Over epochs.* In order of epochs, the entity takes part in its first one, and then in every
-//!    one that is at least b after the last in which it took part, until it has taken part in k
-//!    ([`EntityLimits::admit`]).
+//! 2. *Over epochs.* In order of epochs, the entity takes part in its first one. Then it takes part
+//!    in every one that is at least b after the last in which it took part, until it has taken part
+//!    in k ([`EntityLimits::admit`]).
 //! 3. The kept records of the epochs in which it takes part pass. All others are dropped.
 //! 4. *Sent records.* With a limit M ([`EntityLimits::sent_limit`]) the records that step 1 would
 //!    keep with M instead of m are counted by key, in the epochs in which the entity takes part.
