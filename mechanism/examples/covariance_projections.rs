@@ -2,8 +2,8 @@
 //!
 //! Records of a Gaussian truth in the unit ball are released once, with the noise of the joint
 //! mechanism at clip norm 1: τ₁ on sums and √2 τ₁ on second moments, count exact. For many
-//! releases, the four projections are measured by KL(truth ‖ estimate), by the error of the
-//! covariance in the Frobenius norm over the truth's norm, and by how far the mean log-likelihood
+//! releases, the four projections are measured in three ways: KL(truth ‖ estimate), the error of
+//! the covariance in the Frobenius norm over the truth's norm, and how far the mean log-likelihood
 //! of held-out rows lies below that of the truth.
 //!
 //! ```sh

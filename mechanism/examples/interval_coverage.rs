@@ -1,4 +1,4 @@
-//! Measures how often intervals contain the truth, among the lines of one quality.
+//! Measures how often intervals contain the truth, for the releases of each quality.
 //!
 //! Records with known moments are released many times, with the noise of the joint mechanism. The
 //! count has noise or is exact, and the number of records ranges from far below the noise to far

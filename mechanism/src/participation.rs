@@ -165,7 +165,8 @@ impl ParticipationSchedule {
     /// `gap` is at least 1.
     fn new(horizon: usize, count: usize, gap: usize, flexible: bool) -> Self {
         let count = count.min(horizon.div_ceil(gap));
-        // A larger gap fits, and the pattern of all steps does not contain all others.
+        // Patterns can differ in their gaps only if a larger gap fits, and if no pattern has all
+        // steps.
         let differs = count > 1 && gap + 1 < horizon && count < horizon;
         Self { horizon, count, gap, flexible: flexible && differs }
     }
@@ -204,7 +205,8 @@ impl ParticipationSchedule {
     }
 
     /// Patterns that start in `starts` and cannot be extended to the right, including all maximal
-    /// ones; `None` if there are more than `limit`.
+    /// ones. `None` if there are more than `limit` or, with variable gaps, more than the larger of
+    /// `limit` and the horizon.
     pub fn patterns(self, starts: Range<usize>, limit: usize) -> Option<Vec<Vec<usize>>> {
         if !self.flexible {
             return (starts.len() <= limit).then(|| starts.map(|start| self.pattern(start)).collect());

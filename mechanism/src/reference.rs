@@ -131,7 +131,7 @@ impl Congruential {
         (-2.0 * (1.0 - radius).ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
     }
 
-    /// Draws a random direction, of length between ζ/2 and ζ.
+    /// Draws a record of random direction, and of length between ζ/2 and ζ.
     fn record(&mut self, dimension: usize, clip_norm: f64) -> Vec<f64> {
         let direction: Vec<f64> = (0..dimension).map(|_| self.normal()).collect();
         let norm = direction.iter().map(|x| x * x).sum::<f64>().sqrt();

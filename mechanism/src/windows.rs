@@ -9,8 +9,9 @@
 //! random function of one draw of N(0, 1) in one stream and of N(μ, 1) in the other, up to a total
 //! variation τ (`accounting::bounded_range`, `docs/privacy.md` on adaptivity). The windows that
 //! contain the record are known beforehand. So w of them are √w·μ-Gaussian-private together, up to
-//! wτ, and no less is possible where each is a Gaussian mechanism. A window of k epochs that ends
-//! every s epochs contains a record w = ⌈k/s⌉ times, a window that doubles log₂(n/s) + 1 times.
+//! wτ, and no less is possible where each is a Gaussian mechanism. If a window of k epochs ends
+//! every s epochs, w = ⌈k/s⌉ windows contain a record. If the window grows from s epochs and
+//! doubles, at most w = ⌊log₂(n/s)⌋ + 1 windows within n epochs contain it.
 //!
 //! # An entity
 //! An entity takes part in at most p epochs, at least b apart, with at most m records in each over
@@ -129,7 +130,7 @@ impl WindowSpan {
         }
     }
 
-    /// Returns the first epoch that a window reads which ends after `epoch`.
+    /// Returns the first epoch that any window ending after `epoch` reads.
     pub fn first_needed_after(self, epoch: u64) -> u64 {
         match self {
             Self::Sliding { stride, .. } => {
@@ -140,7 +141,7 @@ impl WindowSpan {
         }
     }
 
-    /// Returns the most epochs of a window within a horizon.
+    /// Returns the largest number of epochs that a window within a horizon can have.
     pub fn longest(self, horizon: u64) -> u64 {
         match self {
             Self::Sliding { length, .. } => length.get().min(horizon),
@@ -156,7 +157,8 @@ impl WindowSpan {
         }
     }
 
-    /// Returns the windows without overlap that are as long, if these overlap.
+    /// Returns windows of the same length that do not overlap; `None` if the windows of this span
+    /// do not overlap, or grow.
     pub fn tumbling(self) -> Option<Self> {
         match self {
             Self::Sliding { length, stride } if length != stride => {
@@ -166,7 +168,8 @@ impl WindowSpan {
         }
     }
 
-    /// Returns the number of doublings of the first window within a horizon.
+    /// Returns the number of doublings of the first growing window within a horizon; `None` if no
+    /// window ends within it, or if windows slide.
     fn ends(self, horizon: u64) -> Option<u32> {
         match self {
             Self::Growing { first } => (horizon / first.get()).checked_ilog2(),
@@ -180,11 +183,12 @@ impl WindowSpan {
 pub struct WindowOverlap {
     /// F: factor of μ, rounded up.
     pub factor: f64,
-    /// Σ_j w_j: the most pairs of a window and an epoch in it in which the unit takes part.
+    /// Σ_j w_j: maximum number of pairs of a window and an epoch in it in which the unit takes
+    /// part.
     pub windows: u64,
     /// Number of steps; 1 if no window holds more than one record of the unit.
     pub steps: u64,
-    /// The most pairs of a window and a record of the unit in it.
+    /// Maximum number of pairs of a window and a record of the unit in it.
     pub contributions: u64,
 }
 
@@ -240,8 +244,8 @@ impl WindowOverlap {
         self.contributions == 1
     }
 
-    /// Returns the total variation for a unit from that of one window, where all windows together
-    /// have this μ.
+    /// Returns the total variation of all windows for a unit, from the total variation of one
+    /// window. `mu` is that of all windows together.
     ///
     /// # Errors
     /// [`AccountingError::TotalVariation`] if it is above 1.
@@ -260,7 +264,7 @@ fn shifted(probability: f64, a: f64) -> f64 {
     if probability.is_nan() || probability > 0.5 {
         return f64::INFINITY;
     }
-    // Rounding of the quantile moves the result by less than this share.
+    // Rounding of the quantile moves the result by less than a share of 10⁻⁹.
     let z = normal(probability.max(f64::MIN_POSITIVE));
     (libm::erfc((z - a) * FRAC_1_SQRT_2) / 2.0 * (1.0 + 1e-9)).max(f64::MIN_POSITIVE)
 }
@@ -339,9 +343,10 @@ mod tests {
         }
     }
 
-    /// The attack: where each window adds the records that it holds and a normal variable, μ of all
-    /// windows is the distance of the worst pattern. The bound holds for all patterns, and is
-    /// attained by a single record and by entities in windows that do not overlap.
+    /// The attack: each window releases the number of the unit's records in it, plus a normal
+    /// variable. Then μ of all windows is the distance of the worst pattern. The bound holds for
+    /// all patterns. It is attained within 1 % by a single participation, by windows of one epoch,
+    /// and by windows without overlap if participations are far apart.
     #[test]
     fn no_pattern_is_further_apart_than_the_charge() {
         let horizon = 13;

@@ -64,8 +64,8 @@ fn main() {
         let [parent, child] = releases(NoiseSource::System, drawn);
         let length = EPOCHS * LAYOUT.coordinates();
         assert_eq!((parent.len(), child.len()), (length, length));
-        // Two of 135 coordinates with deviations above 2³² steps agree with a probability below
-        // 10⁻⁷.
+        // Parent and child draw 135 coordinates with deviations above 2³² steps. Any of these agree
+        // by chance with a probability below 10⁻⁷.
         assert!(parent.iter().zip(&child).all(|(parent, child)| parent != child), "noise was released twice");
     }
 }

@@ -37,7 +37,7 @@ use timely::progress::frontier::MutableAntichain;
 /// memory.
 const MAX_RUN: u64 = 256;
 
-/// Fault of a source that closes without giving a last epoch.
+/// Reason of the fault of a source that closes without giving a last epoch.
 const NO_END: &str = "the input closed without a last epoch on `ends`: send it there, or the end of the input looks like lost \
                       data";
 
@@ -72,8 +72,8 @@ impl Fault {
     }
 }
 
-/// Sends what `map` returns for every item and its time. An error raises the fault and keeps the
-/// item's time.
+/// Sends what `map` returns for every item and its time. An error raises the fault and keeps a
+/// capability at the item's time.
 pub fn map_or_fault<'scope, T: 'static, U: 'static, I: IntoIterator<Item = U>>(
     items: StreamVec<'scope, u64, T>,
     pact: impl ParallelizationContract<u64, Vec<T>>,
@@ -100,7 +100,8 @@ pub fn map_or_fault<'scope, T: 'static, U: 'static, I: IntoIterator<Item = U>>(
     })
 }
 
-/// The epochs for which an operator with this number of outputs has data, until they close.
+/// Per-epoch buffer of an operator's data until each epoch closes. `OUTPUTS` is the operator's
+/// number of outputs.
 ///
 /// Sums of numbers, sent when their epoch closes:
 ///
@@ -256,7 +257,7 @@ pub(crate) fn least_frontier<'a>(frontiers: impl IntoIterator<Item = &'a Mutable
 /// where its rules are documented.
 pub(crate) struct EveryRun {
     fault: Fault,
-    /// At the first epoch that has not been given; `None` after the last.
+    /// Capability at the first epoch that has not been given; `None` after the last.
     next: Option<[Capability<u64>; 1]>,
     last: Option<u64>,
 }
@@ -314,9 +315,9 @@ impl EveryRun {
     }
 }
 
-/// All epochs from the first to the last one, also those without data, until they close. An
-/// operator in a loop can use it, too: an epoch closes there when the data of the earlier ones have
-/// come back.
+/// Per-epoch buffer that yields every epoch from the first to the last one, also those without
+/// data, when it closes. An operator in a loop can use this buffer, too: an epoch closes there when
+/// the data of the earlier ones have come back.
 ///
 /// The last epoch is the largest that comes through an input `ends`. Until `ends` is closed, its
 /// frontier is a second clock beside the frontier of the data, so a source must advance both

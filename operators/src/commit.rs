@@ -41,13 +41,13 @@ where
     }
 }
 
-/// Commits.
+/// Commits releases to a log.
 pub trait Commit<'scope> {
     /// Gathers all shards of each epoch on worker 0, commits the epochs in order and then sends
     /// them on.
     ///
     /// `plan` is the [`Measurement`](crate::Measurement) of the releases, or the
-    /// [`Windows`](crate::Windows); releases of another one raise the fault. `marks` carries the
+    /// [`Windows`](crate::Windows); releases of another plan raise the fault. `marks` carries the
     /// source positions of each epoch, at its time or before. `log` is used on worker 0 only. An
     /// example with a custom log:
     ///
@@ -137,7 +137,7 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
 /// Received parts of uncommitted epochs.
 struct PendingEpochs<M> {
     plan: CommitPlan,
-    /// The first of them.
+    /// The first uncommitted epoch.
     next: u64,
     releases: Vec<ShardRelease>,
     marks: Vec<(u64, M)>,

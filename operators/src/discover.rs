@@ -15,7 +15,7 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Map;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Number of names and candidates among the shards of an epoch. No shard has it.
+/// Shard number of the names and candidates of an epoch. No shard of sums has this number.
 pub const DISCOVERY_SHARD: u32 = u32::MAX;
 
 /// Returns the name of a key by the number that its records have.
@@ -27,10 +27,10 @@ pub trait Discover<'scope> {
     /// and the names of new keys as a release of their own. Both go on to
     /// [`Commit`](crate::Commit): the sums through [`ReleaseMoments`](crate::ReleaseMoments).
     ///
-    /// Sums are exchanged, with the entities of each key if they are counted, and the first worker
-    /// decides. `names` is used there alone, and knows the key of every record. `ends` is that of
-    /// [`release`](crate::ReleaseMoments::release). A measurement whose keys are listed raises the
-    /// fault.
+    /// Sums are exchanged, with the entities of each key if they are counted, and worker 0 decides
+    /// which keys are shown. Only worker 0 uses `names`, which must know the key of every record.
+    /// `ends` is that of [`release`](crate::ReleaseMoments::release). A measurement whose keys are
+    /// listed raises the fault.
     fn discover(
         self,
         ends: StreamVec<'scope, u64, u64>,

@@ -1,9 +1,9 @@
 //! Defines a release in one value, which every operator takes.
 //!
 //! Records must be bounded by the clipper of the mechanism whose noise is added, sums must be cut
-//! as the release expects them, and both must begin with the same epoch. A [`Measurement`] holds
-//! all of this, so nothing made for one release can be used in another. (The idea is OpenDP's
-//! `Measurement`, a function together with its cost.)
+//! into the shards that the release expects, and both must begin with the same epoch. A
+//! [`Measurement`] holds all of this, so nothing made for one release can be used in another. (The
+//! idea is OpenDP's `Measurement`, a function together with its cost.)
 //!
 //! Data between operators carry the id of their measurement, and an operator raises the fault on
 //! any other id. An id is a hash of the measurement's contents, so it is equal on all workers of
@@ -54,8 +54,8 @@ impl MeasurementId {
     }
 }
 
-/// Defines the measured quantities, the bounds of records and the noise. Equal on every worker.
-/// Clones share it.
+/// Defines the measured quantities, the bounds of records and the noise. It is equal on every
+/// worker. Clones share it.
 ///
 /// ```
 /// use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
@@ -201,7 +201,8 @@ impl Measurement {
         epoch.is_multiple_of(self.0.options.checkpoint_interval)
     }
 
-    /// Returns the last epoch of the longest run from `first` on: checkpoints are due after runs.
+    /// Returns the last epoch that a run from `first` on may have. A checkpoint may be due only
+    /// after the last epoch of a run.
     pub(crate) fn last_of_run(&self, first: u64) -> u64 {
         let interval = self.0.options.checkpoint_interval.max(1);
         first.saturating_add(interval - 1) / interval * interval
@@ -324,7 +325,7 @@ impl MeasurementBuilder {
     }
 
     /// Continues an earlier run at `first_epoch`, the epoch after the last committed one, with the
-    /// encoder states after that.
+    /// encoder states after the last committed one.
     pub fn resume(mut self, first_epoch: u64, states: impl Into<Arc<EncoderStates>>) -> Self {
         (self.options.first_epoch, self.options.states) = (first_epoch, states.into());
         self
@@ -447,7 +448,7 @@ pub(crate) struct BoundSetup {
     pub(crate) limits: EntityLimits,
     /// Whether entities are counted to discover keys.
     pub(crate) discovers: bool,
-    /// Whether a record without some of its values counts for the mean of the others.
+    /// Whether a record that lacks some values counts in the means of the columns that it has.
     pub(crate) by_column: bool,
     /// Number of columns whose values a record needs to count; those after it are for histograms.
     pub(crate) dimension: usize,

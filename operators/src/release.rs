@@ -12,20 +12,20 @@ use timely::dataflow::channels::pact::{Exchange, Pipeline};
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Broadcast;
 
-/// Returns which of `workers` releases a shard. The first one discovers keys.
+/// Returns which of `workers` releases a shard. Worker 0 discovers keys.
 pub fn shard_owner(shard: u32, workers: usize) -> usize {
     if shard == DISCOVERY_SHARD { 0 } else { shard as usize % workers }
 }
 
-/// Adds noise.
+/// Releases sums with noise.
 pub trait ReleaseMoments<'scope> {
     /// Releases every epoch that closes, in order, on the workers that own its shards.
     ///
     /// An empty epoch must not be visible, so the operator follows the frontier and does not wait
-    /// for data. It follows that of `ends` too, so a source lets both move on together. When the
-    /// input ends, it continues to the largest epoch that came through `ends`. Once `ends` is
-    /// closed the end is known, and the operator stops there even if its input never ends, as in a
-    /// loop that contains it.
+    /// for data. It also follows the frontier of `ends`, so a source must advance both together.
+    /// When the input ends, it continues to the largest epoch that came through `ends`. Once `ends`
+    /// is closed the end is known, and the operator stops there even if its input never ends, as in
+    /// a loop that contains it.
     ///
     /// The fault is raised by an input that closes without a last epoch, which is a fault of its
     /// source and not the end of the stream. Sums of another measurement raise it too.
@@ -88,8 +88,9 @@ impl<'scope> ReleaseMoments<'scope> for StreamVec<'scope, u64, PartialSums> {
     }
 }
 
-/// Coordinates of a run of epochs: its noise is in memory at once, and should stay in the
-/// processor's second-level cache until sums are added.
+/// Maximum number of coordinates of a run of epochs, unless a single epoch has more. The noise of a
+/// run is in memory at once, and should stay in the processor's second-level cache until sums are
+/// added.
 const RUN_COORDINATES: usize = 1 << 15;
 
 struct OwnedShards {
@@ -103,7 +104,8 @@ struct OwnedShard {
     machine: ReleaseShard,
     /// Sums of open epochs.
     partials: Vec<PartialSums>,
-    /// The sums of an epoch without records, once there was one.
+    /// Sums that are all 0, kept from their first use on: for epochs without records, and to add
+    /// partial sums to.
     zero: Option<Sums>,
     /// 64-bit sums of several workers, whose memory is reused in the next epoch.
     room: Option<Sums>,

@@ -12,8 +12,8 @@ use timely::dataflow::operators::vec::Map;
 
 /// Applies views to releases.
 pub trait Views<'scope> {
-    /// Returns the moments of every key under the view's workload, with their exact noise levels,
-    /// epoch by epoch.
+    /// Returns the moments of every key under the view's workload, with their noise levels, epoch
+    /// by epoch.
     ///
     /// `view` is called on the worker that receives the first release. After a restart the view may
     /// already have seen earlier releases; it continues after them. This is post-processing, so any

@@ -34,7 +34,8 @@ impl NoiseGenerator {
         Self { keystream, batch: Zeroizing::new([0; BATCH]), given: BATCH }
     }
 
-    /// Returns the generator of a stream of a secret key that is used for nothing else.
+    /// Returns the generator of one stream under a secret key. The key must be used for nothing
+    /// else.
     pub fn of_key(key: &[u8; 32], stream: u64) -> Self {
         Self::new(key, stream)
     }
@@ -183,8 +184,8 @@ impl RunGenerators {
 ///
 /// With the noise `z' = z + C(x − x')`, the sums `x'` are released as the same integers as `x` with
 /// the noise z. Two such runs have the same output, so any other difference between the runs
-/// depends on the sums. One integer per epoch and coordinate, all keys end to end. Missing integers
-/// are zero.
+/// depends on the sums. There is one integer per epoch and coordinate, all keys end to end. Missing
+/// integers are zero.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Offsets(Vec<Vec<i128>>);
 

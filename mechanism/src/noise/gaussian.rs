@@ -40,9 +40,10 @@
 //! other round is made as above, from its words, in the order of the draws. So each x equals that
 //! of rounds made one after another, even for a seeded generator. ∎
 //!
-//! **Cost.** Two 64-bit words for W < 2⁵⁸ and three above, drawn for many rounds at a time; two
-//! multiplications, no division, no floating point. The time depends on the noise only, and the
-//! noise is drawn before the sums of its epoch are read.
+//! **Cost.** A round in the common case takes two 64-bit words for W < 2⁵⁸ and three above, drawn
+//! for many rounds at a time, and three multiplications. It has no division, and no round uses
+//! floating point. The time depends on the noise only, and the noise is drawn before the sums of
+//! its epoch are read.
 
 use super::bins::{BINS, Bins, LEADING_BITS, NoiseInteger, PackedRounds, are_packed, low_part, words};
 use super::exponential::LazyUniform;
@@ -109,8 +110,7 @@ impl DiscreteGaussian {
         let (leading, low_bits) = match u64::try_from(width) {
             _ if is_packed => (u64::from(scale.significand()), scale.exponent()),
             Ok(narrow) if width < WIDE => (narrow, 0),
-            // The leading factor uses all of its 32 bits: the bound of f in `draw_place` needs w ≥
-            // 2³¹.
+            // The leading factor uses all of its 32 bits: the bound of f in `round` needs w ≥ 2³¹.
             _ => {
                 let shift = scale.significand().leading_zeros();
                 (u64::from(scale.significand() << shift), scale.exponent() - shift)
@@ -164,7 +164,7 @@ impl DiscreteGaussian {
             let open = self.plain_rounds(bytes, noise);
             self.end_rounds(open, bytes, noise, rng);
         }
-        // Only the used words: a run may be a single coordinate.
+        // Wipes only the words that were used: a run may be a single coordinate.
         words[..used].as_flattened_mut().zeroize();
     }
 
@@ -400,9 +400,9 @@ fn surely_accepted(position: &BinPosition, squeeze: u64) -> bool {
     position.bin < SINGLE_TRIAL && squeezed(position.bin, position.fraction, squeeze)
 }
 
-/// As [`surely_accepted`], for bins that take a single trial. `e < f(2h·2¹⁶ + f)/2⁴⁵`, so in units
-/// of 2⁻¹⁶ e is below the shifted value plus one. All values are below 2⁶⁴, because h < 2¹² and f ≤
-/// 2¹⁶ + 1.
+/// As [`surely_accepted`], for bins that take a single trial. With f in units of 2⁻¹⁶, e is below
+/// `f(2h·2¹⁶ + f)/2⁴⁵`. So in units of 2⁻¹⁶ e is below the shifted value plus one. All values are
+/// below 2⁶⁴, because h < 2¹² and f ≤ 2¹⁶ + 1.
 #[inline(always)]
 fn squeezed(bin: u64, fraction: u64, squeeze: u64) -> bool {
     squeeze > fraction.wrapping_mul((bin << 17).wrapping_add(fraction)) >> 29

@@ -110,7 +110,7 @@ pub(super) fn dense(matrix: MatRef<'_, f64>) -> DMatrix<f64> {
 }
 
 /// Solves `curvature(x) = right` until the energy of the residual, ⟨r, precondition(r)⟩, is at most
-/// `enough` times that of the first one, or for `limit` steps. Also returns the number of steps.
+/// `enough` of the first residual's energy, or for `limit` steps. Also returns the number of steps.
 pub(super) fn conjugate_gradients(
     curvature: impl Fn(&[f64]) -> Vec<f64>,
     precondition: impl Fn(&[f64]) -> Vec<f64>,

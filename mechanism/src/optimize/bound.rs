@@ -2,8 +2,8 @@
 //!
 //! Every U of the [dual](super::dual) proves a bound: the loss is at least `T²/Σ v_π`, with `T = ‖A
 //! R‖_*` and U = R Rᵀ. An error in U matters only to second order, so a simple U gives a bound
-//! close to the optimum. A participation with larger gaps only adds patterns, so its bound is that
-//! of equal gaps.
+//! close to the optimum. A schema that also allows larger gaps only adds patterns, so the bound for
+//! equal gaps holds for it.
 //!
 //! *Single participation.* R = diag(√v). With `S = (Rᵀ AᵀA R)^(1/2)` the best v has `diag S = v`.
 //! From equal v, a few steps `v ← (diag S)²/v` come within 10⁻³ of it, for `momentum` 10⁻².

@@ -130,8 +130,8 @@ pub enum CertificateError {
     },
 }
 
-/// Checks that X is feasible and belongs to C, and that objective and lower bound match their
-/// claims, to 10⁻⁷.
+/// Checks that X is feasible and belongs to C, that the claimed objective is not too low, and that
+/// the claimed lower bound is not too high, to a relative 10⁻⁷.
 ///
 /// Takes O(n³), about ten seconds for 2048 steps.
 ///

@@ -160,7 +160,8 @@ impl Program<'_> {
         Some(x)
     }
 
-    /// Takes a Newton step, in the basis of symmetric matrices with one pair of entries each.
+    /// Returns the direction of Newton's step and its decrement, computed in the basis of symmetric
+    /// matrices with one pair of entries each.
     fn newton_step(&self, x: &DMatrix<f64>, weight: f64) -> Option<(DMatrix<f64>, f64)> {
         let inverse = Cholesky::new(x.clone())?.inverse();
         let product = &inverse * self.form * &inverse;

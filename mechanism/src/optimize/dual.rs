@@ -3,11 +3,11 @@
 //! Consider the Gram matrices X = CᵀC with `Σ_(i,j ∈ π) X_ij ≤ 1` for every pattern π, whose
 //! entries between different steps of a pattern vanish or, if patterns overlap, are non-negative.
 //! The least total squared error tr(V X⁻¹) over them is the largest value of
-//! `2 tr(Rᵀ V R)^(1/2) − Σ_π v_π` over U = R Rᵀ ≥ 0, block-diagonal over the classes and made of
-//! multipliers (v, w) as in [`Patterns`](super::classes::Patterns) (Choquette-Choo et al. 2023,
-//! Theorem 3.1; for classes of one step, Yuan et al. 2016, Lemma 3, as corrected). If X_ij must
-//! vanish, w_ij may have any sign; then v needs no bound either, as it is the diagonal of U. If
-//! patterns overlap both must be non-negative: [`Interior`](super::search::Interior).
+//! `2 tr(Rᵀ V R)^(1/2) − Σ_π v_π` over U = R Rᵀ ≥ 0. U is block-diagonal over the classes and made
+//! of multipliers (v, w) as in [`Patterns`](super::classes::Patterns). See Choquette-Choo et al.
+//! 2023, Theorem 3.1, and for classes of one step Yuan et al. 2016, Lemma 3, as corrected. If X_ij
+//! must vanish, w_ij may have any sign; then v needs no bound either, as it is the diagonal of U.
+//! If patterns overlap both must be non-negative: [`Interior`](super::search::Interior).
 //!
 //! U may be scaled, so every U gives the lower bound `(tr(Rᵀ V R)^(1/2))² / Σ v_π`. X(U) = R⁻ᵀ (Rᵀ
 //! V R)^(1/2) R⁻¹ nearly satisfies the constraints when U is nearly optimal. With Rᵀ V R = Q
@@ -120,7 +120,8 @@ impl DualPoint {
 
     /// Returns the ascent direction from Newton's equation, by preconditioned conjugate gradients.
     /// The accuracy is the expected gain of the step, but no finer than `target` relative to the
-    /// bound; with an interior-point method it makes X(U) as feasible as μ allows.
+    /// bound; with an interior-point method it makes X(U) as feasible as the weight of the barrier
+    /// allows.
     pub(super) fn newton_direction(
         &self,
         gram: &Mat<f64>,
@@ -218,8 +219,9 @@ fn harmonic(s_a: f64, s_b: f64) -> f64 {
     if sum > 0.0 { s_a * (s_b / sum) } else { 0.0 }
 }
 
-/// Initial multipliers, exact if one pattern holds all steps or V is diagonal, and pulled towards
-/// the others: for each pattern the correlations of V in it, times `(Σ_π √V_jj)^(3/2)`.
+/// Initial multipliers. For each pattern, U has the correlations of V in it, those of different
+/// steps times 0.9, and all times `(Σ_π √V_jj)^(3/2)`. With the factor 1 and the exponent 2 they
+/// would be exact for disjoint patterns if one pattern holds all steps or V is diagonal.
 pub(super) fn start(form: MatRef<'_, f64>, classes: &Classes) -> Vec<f64> {
     let class = |((patterns, _), range): ((&Patterns, Range<usize>), &Range<usize>)| {
         let deviation: Vec<f64> = range.clone().map(|i| form[(i, i)].sqrt()).collect();

@@ -3,7 +3,7 @@
 //!
 //! In X = CᵀC the problem is convex: minimise tr(V X⁻¹), V = AᵀA, with constraints on X that bound
 //! the sensitivity by 1. Single participation bounds the diagonal of X ([`coa`]; Yuan et al. 2016,
-//! program (9)). (k, b)-participation bounds its effect on k steps at distances of b
+//! program (9)). (k, b)-participation bounds the sum of X over k steps at distances of b
 //! ([`multi_epoch`]; Choquette-Choo et al. 2023, section 3). Newton's method with preconditioned
 //! conjugate gradients and Armijo steps solves both in the dual, which has one variable per
 //! constraint and needs no ridge for a singular V. Every point of the dual is a lower bound and

@@ -184,8 +184,8 @@ pub(super) fn search(
     }
 }
 
-/// Armijo's rule: takes the first of the lengths 1, ½, ¼, … of the longest step with positive
-/// multipliers that gains enough.
+/// Armijo's rule: tries the lengths 1, ½, ¼, … times the longest step with positive multipliers,
+/// and takes the first that gains enough.
 fn climb(
     problem: &OptimizerProblem<'_>,
     from: &DualPoint,
@@ -223,7 +223,8 @@ fn evaluate(
 /// First μ times the number of multipliers, relative to the bound.
 const FIRST_GAP: f64 = 0.01;
 
-/// Factor from the mean of σ θ to the next μ, after steps have become long.
+/// Factor from the mean of σ θ to the next μ, if the steps of multipliers and slacks were longer
+/// than half.
 const DECREASE: f64 = 0.1;
 
 /// Maximum share of the distance to a zero multiplier or slack that a step covers.
@@ -261,8 +262,8 @@ impl Interior {
         self.slacks.iter().zip(multipliers).map(|(slack, theta)| slack / theta).collect()
     }
 
-    /// Newton's step of the slacks, with one of the multipliers along `ascent` of that `length`,
-    /// and the next μ.
+    /// Takes Newton's step of the slacks, after a step of the multipliers along `ascent` of this
+    /// `length`. Sets the next μ.
     pub(super) fn advance(&mut self, from: &[f64], ascent: &[f64], length: f64, to: &[f64]) {
         let change =
             |((slack, theta), step): ((&f64, &f64), &f64)| self.weight / theta - slack - slack / theta * step;

@@ -85,8 +85,8 @@ impl CorrelatedNoise {
     }
 
     /// Correlates the noise of steps of this width, then adds the sums to it modulo 2¹²⁸, as
-    /// [`Encoder`](crate::strategy::Encoder) does and for the same reasons. The noise is wiped
-    /// on an error, unless all of it has become values.
+    /// [`Encoder`](crate::strategy::Encoder) does and for the same reasons. If a step fails,
+    /// `noise` is wiped, with the values made from it.
     ///
     /// All sums of one width take the same operations, and sums of either width give the same
     /// values. Except for the width of the sums, the operations depend only on public data and the

@@ -106,8 +106,8 @@ enum DrawnNoise {
 }
 
 impl PreparedNoise {
-    /// A forked process has a copy of the noise. Two releases with the same noise would differ by
-    /// the data alone.
+    /// Returns whether this process drew the noise. A forked process has a copy of it, and two
+    /// releases with the same noise would differ by the data alone.
     fn is_of_this_process(&self) -> bool {
         self.process == std::process::id()
     }
@@ -163,7 +163,8 @@ impl ReleaseShard {
         Ok(())
     }
 
-    /// Draws the noise of the next epochs. `begun` is the first of them.
+    /// Draws the noise of the next `epochs` epochs. `begun` is the noise of the first of them that
+    /// is already drawn.
     fn draw(&self, epochs: usize, begun: Option<PreparedNoise>) -> Result<PreparedNoise, ReleaseError> {
         let width = self.coordinates;
         let (drawn, begun) = begun.map_or((0, None), |begun| (begun.epochs, Some(begun.noise)));
@@ -246,7 +247,7 @@ impl ReleaseShard {
         let values = match (self.prepared.take().map(|prepared| prepared.noise), &mut self.form) {
             (Some(DrawnNoise::Independent(mut noise)), ShardNoise::Encoded(encoded)) => {
                 cut(&mut noise, length);
-                // Wiped on an error, unless all of it has become values.
+                // An error of any row wipes `noise`, with the rows that have become values.
                 for (row, sums) in sums.enumerate() {
                     encoded.add(sums, &mut noise[row * width..][..width])?;
                 }
@@ -296,8 +297,8 @@ impl ReleaseShard {
     }
 }
 
-/// Returns `begun` followed by zeros, in memory of `buffer` if `begun` is too short. Memory that
-/// grew would leave a copy of the noise behind.
+/// Returns `begun` followed by zeros, in memory of `buffer` if `begun` is too short. Reallocation
+/// would leave a copy of the noise behind, not wiped.
 fn extended<Z: Copy + Default + DefaultIsZeroes>(
     mut begun: Zeroizing<Vec<Z>>,
     length: usize,

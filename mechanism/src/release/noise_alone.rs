@@ -21,14 +21,17 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 
-/// Number of coordinates that are drawn together: few enough to stay in the cache until the row.
+/// Number of coordinates that are drawn together: few enough for the draws to stay in the cache
+/// until the row is computed from them.
 const PART: usize = 1 << 13;
 
-/// Largest σ in grid units whose draws are taken in 64 bits. One beyond them is 128 deviations out:
-/// a discrete Gaussian is σ²-sub-Gaussian, so that happens with probability below 2⁻¹¹⁰⁰⁰.
+/// Largest σ in grid units whose draws are taken in 64 bits. A draw that does not fit is 128
+/// deviations out: a discrete Gaussian is σ²-sub-Gaussian, so that happens with probability below
+/// 2⁻¹¹⁰⁰⁰.
 const WIDEST_NARROW: f64 = (1u64 << 56) as f64;
 
-/// c of a private count that is never read: it costs half of this share of the noise.
+/// c of a private count that is never read. The count raises the noise of the first moments by half
+/// of this share.
 pub const UNREAD_COUNT: f64 = 1.0 / (1 << 20) as f64;
 
 /// Correlated noise, step by step.
@@ -191,8 +194,8 @@ impl NoiseStream {
     /// Draws the noise of a step.
     ///
     /// # Errors
-    /// [`ReleaseError`] for any step but the next and beyond the horizon: nothing is drawn. Without
-    /// entropy and for an array of another length `noise` is unspecified, and the stream must not
+    /// [`ReleaseError`] for an array of another length, for any step but the next, and beyond the
+    /// horizon: nothing is drawn. Without entropy, `noise` is unspecified, and the stream must not
     /// be used afterwards.
     pub fn draw(&mut self, step: u64, noise: &mut [f64]) -> Result<(), ReleaseError> {
         let (found, expected) = (noise.len(), self.dimension());
@@ -302,9 +305,9 @@ mod tests {
         [Arc::new(buffered), build("square-root", &Workload::Prefix, Some(STEPS)).unwrap()]
     }
 
-    /// C times the noise must be white, with the stated deviation. Chi-square of 6 × 40 000 numbers
-    /// must be within 7 deviations: a false alarm of less than 1e-11 for each strategy. The seed is
-    /// fixed.
+    /// C times the noise must be white, with the stated deviation. In each of 6 steps, the mean
+    /// square of 40 000 numbers must be within 7 deviations of 1: a false alarm of less than 1e-10
+    /// for each strategy. The seed is fixed.
     #[test]
     fn the_strategy_makes_the_noise_white() {
         let dimension = 40_000;

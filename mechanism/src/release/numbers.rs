@@ -4,7 +4,7 @@
 //! a signed integer, so it is read back exactly. A list is its length and then its items. An option
 //! is 0, or 1 and then its value. A result is 0 and its value, or 1 and its error. A square matrix
 //! is its size and then its rows. [`numbers!`](crate::numbers) writes structs as their fields in
-//! order, and enums as a code and then the fields.
+//! order, and enums as a code and then the fields. A name from a list is its position there.
 
 use nalgebra::DMatrix;
 

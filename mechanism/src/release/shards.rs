@@ -6,15 +6,15 @@ use std::ops::Range;
 /// Coordinates whose sums and noise fit the processor's second-level cache.
 const NEAR_COORDINATES: u64 = 1 << 14;
 
-/// Coordinates of a shard in [`Shards::of`]: enough that an epoch's fixed work for a shard (a key
-/// from the operating system, a first kilobyte of keystream, a message) is small relative to that
-/// for its coordinates.
+/// Coordinates of a shard in [`Shards::of`]: enough that an epoch's fixed work for a shard is small
+/// relative to that for its coordinates. The fixed work is a key from the operating system, a first
+/// kilobyte of keystream and a message.
 const WIDE: u64 = 256;
 
 /// Coordinates of a shard where there are few, so that several workers can share them.
 const NARROW: u64 = 16;
 
-/// Shards of few coordinates, and of any number of them.
+/// Maximum number of shards: for few coordinates, and for any number of them.
 const FEW_MANY: [u64; 2] = [8, 64];
 
 /// A partition of the coordinates of all keys.

@@ -71,7 +71,8 @@ fn clipped(x: DVector<f64>) -> DVector<f64> {
     if norm > 1.0 { x / (norm * (1.0 + 1e-15)) } else { x }
 }
 
-/// Draws records of the ball, half of them near an axis, where diagonal second moments are largest.
+/// Draws a record of the ball, in half of all cases near an axis, where diagonal second moments are
+/// largest.
 fn random_record(dimension: usize, random: &mut ChaCha8Rng) -> DVector<f64> {
     let mut direction = DVector::<f64>::from_fn(dimension, |_, _| StandardNormal.sample(random));
     let uniform = Uniform::new(0.0, 1.0).unwrap();

@@ -113,8 +113,8 @@ pub fn batch_sensitivity_squared(
     positive("squared sensitivity of a batch", squared)
 }
 
-/// Returns the same through strategies, when one entity has a record in the batches of several
-/// steps.
+/// Returns the squared joint sensitivity of batches through strategies, when one entity has a
+/// record in the batches of several steps. Units as in [`batch_sensitivity_squared`].
 ///
 /// # Errors
 /// As [`batch_sensitivity_squared`], and for results beyond the range of f64.

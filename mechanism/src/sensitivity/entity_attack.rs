@@ -19,8 +19,8 @@ use rand_distr::{Distribution, StandardNormal, Uniform};
 const KEYS: usize = 2;
 const STEPS: usize = 5;
 
-/// A record, or a squared mean, that only one stream has: the first (sign 1) or the second (sign
-/// −1).
+/// A record, or the mean or sum of a batch, that only one stream has: the first (sign 1) or the
+/// second (sign −1).
 #[derive(Clone, Debug)]
 struct StreamRecord {
     key: usize,
@@ -236,7 +236,8 @@ fn patterns(schema: &str, matrix: &Matrix) -> Vec<(Vec<usize>, Vec<f64>)> {
     patterns.into_iter().map(|pattern| (pattern.clone(), pattern.iter().map(sign).collect())).collect()
 }
 
-/// Returns the number of claims that are exact.
+/// Checks the claims of these strategies for all neighbours and schemas. Returns the number of
+/// exact claims.
 fn check(
     strategies: MomentStrategies<'_>,
     [first, second]: [&Matrix; 2],

@@ -31,7 +31,7 @@
 //! ```
 //! *Proof.* The difference in step i is `φ(x_i)` of squared norm at most K, or `φ(x_i) − φ(y_i)` of
 //! squared norm at most r_d(ν). This gives the first two lines. Where V is exact with equal
-//! contributions, both are attained by one optimal record or pair used at every step. In place,
+//! contributions, one optimal record or pair used at every step attains both bounds. In place,
 //! signs may differ as well, because a pair can be swapped.
 //!
 //! Now, for full second moments, let `P = Σ_(i∈π) c_i ⊗ φ(x_i)` become `Q = Σ_(j∈π') c_j ⊗ φ(y_j)`.
@@ -265,7 +265,8 @@ fn linear(
     SensitivityClaim { squared, kind }
 }
 
-/// Returns whether no two columns of a pattern point away from each other, within rounding.
+/// Returns whether no two columns of a pattern point away from each other, within rounding; `false`
+/// if the pattern is too long to check.
 fn not_opposed(matrix: &Matrix, pattern: &[usize]) -> bool {
     let apart = || pattern.windows(2).all(|pair| pair[1] - pair[0] > matrix.reach());
     let opposed = || {
@@ -279,7 +280,8 @@ fn not_opposed(matrix: &Matrix, pattern: &[usize]) -> bool {
 /// Longest pattern whose overlaps are all checked.
 const MAX_PATTERN: usize = 4096;
 
-/// Returns whether a bound of the overlaps below 0 exceeds rounding, which hides small ones.
+/// Returns whether a bound of the overlaps below 0 exceeds the rounding error. Smaller overlaps
+/// can't be told from rounding.
 fn is_opposed(negative_overlap: f64, squared: f64) -> bool {
     negative_overlap > 4.0 * OVERLAP_ERROR * squared
 }
@@ -359,8 +361,9 @@ fn in_place_bound(dimension: usize, weight: f64, sums: &[[f64; 2]]) -> f64 {
 }
 
 /// Returns the row sums of all patterns that can be the worst, or `None` if there are too many.
-/// Where equal gaps are the worst for Toeplitz strategies with non-increasing coefficients, they
-/// maximise every w_ℓi.
+/// For Toeplitz strategies with non-negative, non-increasing coefficients whose worst pattern is
+/// the first one, with equal gaps, this pattern maximises every w_ℓi, so it is the only one
+/// returned.
 fn row_sums(
     strategies: MomentStrategies<'_>,
     schedule: ParticipationSchedule,
@@ -385,10 +388,10 @@ fn row_sums(
 }
 
 /// Returns the largest ν at which second moments are free in place: the bound stays `4·max_π Z₁`,
-/// that of the first moments alone. ν* if both strategies are the same, and 0 where there are too
-/// many patterns to check.
+/// that of the first moments alone. It is ν* if both strategies are the same, and 0 where there are
+/// too many patterns to check.
 ///
-/// It is at least ν* times the least `w₁ᵢ/w₂ᵢ`.
+/// If all patterns are checked, it is at least ν* times the least `w₁ᵢ/w₂ᵢ`.
 ///
 /// # Errors
 /// [`OutOfRange`] for a dimension of 0, and results beyond the range of f64.

@@ -87,7 +87,8 @@ use std::fmt;
 /// guarantee and ledger entry.
 ///
 /// The sequence of arrivals (how many rows came, and when by the public clock) is the same in both
-/// streams. The *contents* of one row differ.
+/// streams. The *contents* of one row differ; where an entity is protected as a whole, those of all
+/// its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Neighbours {

@@ -8,8 +8,8 @@
 use super::fourier::RealTransform;
 use super::quotient as long_division;
 
-/// Maximum number of multiplications for which the plain methods are used: they are as fast, and
-/// accurate to the last digits.
+/// Maximum number of multiplications for which a product uses the plain method. A quotient uses it
+/// for up to 16 times as many. The plain methods are as fast, and accurate to the last digits.
 const PLAIN_STEPS: usize = 1 << 24;
 
 /// Number of terms of the inverse that Newton's method starts from.

@@ -90,8 +90,8 @@ pub(crate) fn fading_inverse(series: &[f64], terms: usize, faded: f64) -> Vec<f6
     inverse
 }
 
-/// The four cubic B-splines with knots at the integers that are not 0 at `x` between 0 and 1, from
-/// the left.
+/// Values at `x`, between 0 and 1, of the four cubic B-splines with knots at the integers that are
+/// not 0 there, from the left.
 pub(crate) fn cubic_splines(x: f64) -> [f64; 4] {
     let (after, before) = (x, 1.0 - x);
     let inner = |x: f64| 2.0 / 3.0 - x * x * (1.0 - 0.5 * x);

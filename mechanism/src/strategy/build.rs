@@ -203,8 +203,8 @@ pub(super) fn longest_compared(name: &StrategyName) -> u64 {
     }
 }
 
-/// Builds a factorisation only for computing errors, if the named strategy does not run, or not for
-/// this many steps.
+/// Builds a factorisation that only computes errors, if the named strategy has one and does not
+/// run, or not for this many steps. `None` otherwise.
 ///
 /// # Errors
 /// As [`build_chosen`].

@@ -53,12 +53,12 @@
 //! # Why pipelines encode
 //! A restart could replay this form. The private log holds the sums x and the values w of every
 //! epoch, so it determines `u_t = w_t − K x_t`, and the u determine the state. Nothing is drawn
-//! again, so the proof holds. Pipelines encode anyway: only Toeplitz buffers with a horizon
-//! have a diagonal of ones, so the encoded form would stay for all other strategies, and logs,
-//! their checks, audits and attacks would exist twice. The saving would be the difference between
-//! the two forms in `cargo bench --bench buffered -- release`. It counts for rows of a million
-//! coordinates, as in training, which takes this form. An epoch of a pipeline has fewer, and
-//! spends most of its time elsewhere.
+//! again, so the proof holds. Pipelines encode anyway. Only Toeplitz buffers with a horizon have a
+//! diagonal of ones, so all other strategies would still need the encoded form. Logs, their checks,
+//! audits and attacks would exist twice. The saving would be the difference between the two forms
+//! in `cargo bench --bench buffered -- release`. The saving matters for rows of a million
+//! coordinates, as in training, which takes this form. An epoch of a pipeline has fewer
+//! coordinates, and spends most of its time elsewhere.
 
 use super::{
     COEFFICIENT_BITS, Decoder, StepError,
@@ -137,8 +137,9 @@ impl CorrelationUnits {
     /// is exact, and scales are rounded up.
     pub(crate) const LEAST_SCALE: f64 = (1u64 << DEVIATION_BITS) as f64;
 
-    /// Returns units for encoded sums, which have at most 40 bits after those of the sums. Noise of
-    /// this deviation, given in the units of sums, is above 2⁴¹ units unless these are the finest.
+    /// Returns units for encoded sums, which have at most 40 fractional bits beyond the unit of the
+    /// sums. Noise of this deviation, given in the units of sums, is above 2⁴¹ units unless these
+    /// are the finest.
     pub(crate) fn of_rounded_sums(deviation: f64) -> Self {
         let is_enough = |bits: &u8| deviation * 2f64.powi((*bits).into()) > Self::LEAST_SCALE;
         let finest = COEFFICIENT_BITS as u8;

@@ -208,12 +208,14 @@ impl Purpose {
         (schedule.count() > 1).then_some(schedule.gap() as u64)
     }
 
-    /// Returns the largest number of bands for which the columns of one entity do not overlap.
+    /// Returns the largest number of bands, up to 4096, for which the columns of one entity do not
+    /// overlap; [`COMPARED_BANDS`] for single participation.
     pub(super) fn bands_apart(&self) -> u32 {
         self.gap().map_or(COMPARED_BANDS, |gap| gap.min(1 << 12) as u32)
     }
 
-    /// For [`compared`](Kind::compared): strategies of a Toeplitz part.
+    /// For [`compared`](Kind::compared): includes strategies if the workload has a Toeplitz part
+    /// with a positive diagonal.
     pub(super) fn if_toeplitz(
         &self,
         compared: impl IntoIterator<Item = ComparedStrategy>,
@@ -301,7 +303,7 @@ impl Kind {
         }
     }
 
-    /// For [`compared`](Self::compared): up to a few hundred steps.
+    /// For [`compared`](Self::compared): includes the strategy up to [`SHORT`] steps.
     pub(super) fn if_short(&'static self, _: &Purpose) -> Result<Vec<ComparedStrategy>, &'static str> {
         Ok(vec![self.name().up_to(SHORT)])
     }
@@ -364,8 +366,8 @@ impl fmt::Debug for Kind {
     }
 }
 
-/// Returns the default strategy for a purpose: constant memory, and within about a per cent of the
-/// best for single participation.
+/// Returns the default strategy for a purpose. Buffers, the usual default, take constant memory,
+/// and are within about a per cent of the best for single participation.
 pub fn default_strategy(purpose: &Purpose) -> StrategyName {
     match &purpose.workload {
         // Buffers forget gradually, so they don't fit a window, which forgets at once.
@@ -379,7 +381,7 @@ pub fn default_strategy(purpose: &Purpose) -> StrategyName {
             _ => toeplitz::IDENTITY.name(),
         },
         _ if buffered::variable_buffers_fit(purpose) => buffered::VARIABLE_BLT.numbered(4),
-        // Its columns overlap over the whole stream.
+        // Columns of a power law overlap over the whole stream, so it is for single participation.
         Workload::Average if purpose.gap().is_none() => buffered::POWER_LAW.numbered(2),
         _ => buffered::BLT.numbered(5),
     }

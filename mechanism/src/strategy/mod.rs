@@ -51,8 +51,8 @@ use zeroize::Zeroizing;
 /// Fractional bits of the coefficients of every strategy.
 pub const COEFFICIENT_BITS: u32 = 40;
 
-/// All strategies, in the order of lists. A strategy is one file, which holds its [`Kind`], and one
-/// line here.
+/// All strategies, in the order in which they are listed. A new strategy takes a [`Kind`], in the
+/// file of its matrices, and one line here.
 pub static KINDS: &[&Kind] = &[
     &toeplitz::IDENTITY,
     &buffered::BLT,

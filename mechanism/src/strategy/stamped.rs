@@ -19,7 +19,8 @@ use std::{iter, num::NonZeroU64, sync::Arc};
 
 const STATE_VERSION: u64 = 1;
 
-/// Number of blocks whose rounding is charged without a horizon. No more blocks can be encoded.
+/// Number of blocks whose rounding is charged without a horizon. A strategy that rounds can't
+/// encode more blocks.
 const CHARGED_BLOCKS: u64 = 1 << 20;
 
 /// A strategy or factorisation that is repeated in blocks.
@@ -43,7 +44,7 @@ pub struct Stamped<F: ?Sized> {
 
 impl<F: Factorization + ?Sized> Stamped<F> {
     /// Blocks of `length` steps each. A horizon may cut the last block. Without a horizon the
-    /// number of blocks is unlimited.
+    /// number of blocks is unlimited, or 2²⁰ for a strategy that rounds.
     ///
     /// # Errors
     /// [`StrategyError::Horizon`] for blocks longer than the strategy's own horizon, and for a

@@ -1,10 +1,10 @@
-//! Views: any workload over the released values, with the exact noise level of every number.
+//! Views: any workload over the released values, with the noise level of every number.
 //!
 //! Views are post-processing of released values. Any number of views costs no privacy, including
 //! views of an old log. The increments `x̂ = C⁻¹y` have the noise C⁻¹Z, so the view `A x̂` has the
 //! noise `(AC⁻¹Z)_t`. Its standard deviation at epoch t is that of one coordinate of Z times
 //! `‖(AC⁻¹)_t‖`. If only first moments are released (PP), second moments are squares of decoded
-//! increments: see `squares`.
+//! increments, and their noise levels are estimates: see `squares`.
 //!
 //! # Noise
 //! [`ViewNoise`] holds the noise levels of the epochs of a view, computed on demand.

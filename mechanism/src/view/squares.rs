@@ -26,13 +26,13 @@
 //! averaged over the diagonal. The average over off-diagonal entries is half of that.
 //!
 //! - The first term needs no data. With `A_ti A_tj ≤ (A_ti² + A_tj²)/2` it is at most
-//!   `Σ_i A_ti² 2τ⁴ Σ_j Q_ij²`. The bound uses only Q_ii² and twice Q_(i,i−1)² of the inner
-//!   sum. This is exact for C = I. For a square root of running sums, Q∘Q falls as the inverse
-//!   fourth power of the lag, and lags from 2 on hold 1 % of the variance.
-//! - The second term depends on the data. The bound uses the terms i = j, with the estimate
-//!   `‖û_i‖²/d − τ²Q_ii` of the squared entries. For C = I this is exact except for the estimate.
-//!   With other strategies neighbouring e_i partly cancel, so the result is too large if sums of
-//!   neighbouring epochs are alike.
+//!   `Σ_i A_ti² 2τ⁴ Σ_j Q_ij²`. The stated noise level uses only Q_ii² and twice Q_(i,i−1)² of the
+//!   inner sum. This is exact for C = I. For a square root of running sums, Q∘Q falls as the
+//!   inverse fourth power of the lag, and lags from 2 on hold 1 % of the variance.
+//! - The second term depends on the data. The stated noise level uses the terms i = j, with the
+//!   estimate `‖û_i‖²/d − τ²Q_ii` of the squared entries. For C = I this is exact except for the
+//!   estimate. With other strategies neighbouring e_i partly cancel, so the result is too large if
+//!   sums of neighbouring epochs are alike.
 
 use super::ViewNoise;
 use crate::moments::Layout;

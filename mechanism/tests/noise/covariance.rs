@@ -4,10 +4,10 @@
 //! Tests of levels alone would not detect a release of `Ax + C⁻¹Z` instead of `Ax + AC⁻¹Z`.
 //!
 //! Keys are the samples: they are released together, and all their sums are zero. A sum of N
-//! products of standard normal numbers deviates by more than `2√(30·Σλ²) + 60·max|λ|`, λ their
-//! eigenvalues, with probability 2e⁻³⁰ (Laurent & Massart 2000, Lemma 1). The noise is seeded, so
-//! there are no false alarms. With fresh noise, all comparisons together would give a false alarm
-//! with probability below 10⁻⁹.
+//! products of standard normal numbers is a quadratic form with eigenvalues λ. It deviates from its
+//! mean by more than `2√(30·Σλ²) + 60·max|λ|` with a probability of at most 2e⁻³⁰ (Laurent &
+//! Massart 2000, Lemma 1). The noise is seeded, so there are no false alarms. With fresh noise, all
+//! comparisons together would give a false alarm with probability below 10⁻⁹.
 
 use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
 use hushflow_mechanism::moments::{Layout, SecondMoment};

@@ -3,8 +3,9 @@
 //!
 //! Each test draws 10⁶ samples; `HUSHFLOW_SAMPLER_DRAWS=100000000` sets another number for a long
 //! run, and `HUSHFLOW_SAMPLER_SEED` another seed. Every statistic is compared at six standard
-//! deviations (chi-squared ones after Wilson and Hilferty's cube root), so one comparison gives a
-//! false alarm with probability 2·10⁻⁹, and all of them together with less than 10⁻⁶.
+//! deviations (chi-squared ones of one sample after Wilson and Hilferty's cube root), so one
+//! comparison gives a false alarm with probability 2·10⁻⁹, and all of them together with less than
+//! 10⁻⁶.
 
 use chacha20::ChaCha20Rng;
 use hushflow_mechanism::noise::{DiscreteGaussian, NoiseScale, reference};
@@ -100,8 +101,8 @@ fn every_integer_has_its_exact_probability_at_small_scales() {
     }
 }
 
-/// At large scales a wide bin has at least 2⁵⁸ integers, so cells of equal probability are counted
-/// instead of single integers.
+/// At large scales there are too many integers to count each. So cells of equal probability are
+/// counted instead.
 #[test]
 fn equal_cells_are_hit_equally_at_large_scales() {
     for (stream, (w, k)) in [
@@ -266,7 +267,8 @@ fn the_independent_sampler_agrees() {
     }
 }
 
-/// Chi-squared score of two histograms of equally many draws.
+/// Chi-squared score of two histograms of equally many draws, by the normal approximation. It has
+/// hundreds of cells, so six deviations give a false alarm with a probability below 10⁻⁷.
 fn two_sample_score(first: &[u64], second: &[u64]) -> f64 {
     let (mut statistic, mut degrees, mut a, mut b) = (0.0, 0.0, 0.0, 0.0);
     for (&x, &y) in first.iter().zip(second) {
@@ -280,7 +282,8 @@ fn two_sample_score(first: &[u64], second: &[u64]) -> f64 {
     (statistic - degrees) / f64::sqrt(2.0 * degrees)
 }
 
-/// Checks that the tests can fail: they detect a σ too small by 2 % and a shift of 3 %.
+/// Checks that the tests can fail: they detect a σ too small by 2 %, a shift by 3 % of σ, and draws
+/// of which 15 in 16 are even.
 #[test]
 fn a_wrong_sampler_is_caught() {
     let (sampler, mut rng) = (sampler(4, 0), generator(500));

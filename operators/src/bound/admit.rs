@@ -104,7 +104,7 @@ fn admit<'scope>(
         move |frontiers| {
             let (mut changes, mut admitted) = (changes.activate(), admitted.activate());
             epochs.collect(&mut present, Vec::new, |all: &mut Vec<Entity>, entities| all.extend(entities));
-            // The trace holds their contents.
+            // The trace holds the contents of the batches.
             known.for_each_time(|_, batches| batches.for_each(Vec::clear));
             epochs.on_close(frontiers, |run| {
                 for closed in run {
@@ -198,7 +198,7 @@ pub(super) fn pass<'scope>(
     })
 }
 
-/// Gives the records in batches, and returns the last one.
+/// Gives the records in batches, except for the last batch, which it returns; it may be empty.
 fn give_batches(
     buffer: &ClosedBuffer,
     admitted: &[Entity],

@@ -112,8 +112,9 @@ fn steps(from: Neighbours, to: Neighbours) -> f64 {
 /// Value 255 is ζ and 0 is −ζ.
 const HIGH: u8 = 255;
 
-/// Entity 1 has a row in epoch 1 and another in epoch 2; only the first passes. Then the first is
-/// blanked. Entity 2 has one in epoch 3; then the blank becomes its row in epoch 2.
+/// Three streams. In the first, entity 1 has rows in epochs 1 and 2, of which only the one in epoch
+/// 1 passes, and entity 2 has a row in epoch 3. In the second, the row in epoch 1 is blanked. In
+/// the third, entity 2 has a row in epoch 2 in its place.
 fn chain() -> [Vec<TestRecord>; 3] {
     let rest = [(1, 2, 0, HIGH), (2, 3, 0, HIGH)];
     let with = |first: Option<TestRecord>| first.into_iter().chain(rest).collect();
@@ -136,12 +137,13 @@ fn one_record_costs_more_than_one_step() {
     check(IDENTITY, ZeroOut, &moved, 6_f64.sqrt(), steps(ZeroOut, ReplaceOne));
     check(IDENTITY, ReplaceOne, &blanked, 1.0, steps(ReplaceOne, ZeroOut));
     check(IDENTITY, ReplaceOne, &moved, 3_f64.sqrt(), steps(ReplaceOne, ReplaceOne));
-    // Opposed columns: of K·12, the charge, the encoded difference has 45 and 170 parts.
+    // Opposed columns: the squared charge is K·12, and the squared encoded differences are K·45 and
+    // K·170.
     check(OPPOSED, ZeroOut, &blanked, (45_f64 / 12.0).sqrt(), steps(ZeroOut, ZeroOut));
     check(OPPOSED, ZeroOut, &moved, (170_f64 / 12.0).sqrt(), steps(ZeroOut, ReplaceOne));
 }
 
-/// With the number of sent records beside the moments, which both changes affect.
+/// Tests guarantees that also release the number of sent records. Both changes affect it.
 #[test]
 fn sent_records_cost_no_more_than_their_steps() {
     use Neighbours::{ReplaceOne, ZeroOut};

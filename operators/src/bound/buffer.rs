@@ -97,7 +97,8 @@ impl ClosedBuffer {
     }
 
     /// Returns the number of records that the admitted entities sent, by key: at most `sent_limit`
-    /// of each entity. Empty without that limit.
+    /// of each entity. With [`RepeatPolicy::Average`], all records of an entity under one key count
+    /// as one. Empty without that limit.
     pub(super) fn sent(&self, admitted: &[Entity]) -> BTreeMap<u32, u64> {
         let mut sent = BTreeMap::new();
         let Some(most) = self.limits.sent_limit else { return sent };
@@ -118,8 +119,8 @@ impl ClosedBuffer {
 }
 
 impl ClosedBuffer {
-    /// Returns the keys of the records that pass, each with the entities that have some, in any
-    /// order and once.
+    /// Returns each pair of a key and an entity that has records of the key that pass, once, in any
+    /// order.
     pub(super) fn key_entities(&self, admitted: &[Entity]) -> Vec<(u32, Entity)> {
         let most = self.limits.records_per_epoch;
         let mut pairs = Vec::with_capacity(admitted.len());
@@ -251,8 +252,8 @@ impl FirstRecords {
 /// Fractions of a column's range have units of 2⁻⁵².
 const FRACTION: f64 = (1_u64 << 52) as f64;
 
-/// The mean of every entity and key. Each value is clamped to its bounds and counted as an integer
-/// fraction of their range, so means do not depend on the order of records.
+/// The means of each entity's records under each key. Each value is clamped to its bounds and
+/// counted as an integer fraction of their range, so means do not depend on the order of records.
 pub(super) struct KeyMeans {
     limits: EntityLimits,
     /// Number of leading values of a record. If one of them is missing, the record counts in no

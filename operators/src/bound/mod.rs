@@ -7,9 +7,9 @@
 //! 1. *Within an epoch.* [`RepeatPolicy::Keep`] keeps the m records with the lowest positions.
 //!    [`RepeatPolicy::Average`] replaces the records of each key by their mean and keeps the means
 //!    of the m keys whose first records have the lowest positions.
-//! 2. *Over epochs.* In order of epochs, the entity takes part in its first one, and then in every
-//!    one that is at least b after the last in which it took part, until it has taken part in k
-//!    ([`EntityLimits::admit`]).
+//! 2. *Over epochs.* In order of epochs, the entity takes part in its first one. Then it takes part
+//!    in every one that is at least b after the last in which it took part, until it has taken part
+//!    in k ([`EntityLimits::admit`]).
 //! 3. The kept records of the epochs in which it takes part pass. All others are dropped.
 //! 4. *Sent records.* With a limit M ([`EntityLimits::sent_limit`]) the records that step 1 would
 //!    keep with M instead of m are counted by key, in the epochs in which the entity takes part.
@@ -93,10 +93,10 @@ impl Entity {
     }
 }
 
-/// A table by entity. It hashes nothing: an entity is already a hash.
+/// A table by entity. An entity is already a hash, so it is not hashed again.
 pub type ByEntity<T> = HashMap<Entity, T, BuildHasherDefault<EntityHasher>>;
 
-/// Passes an entity through.
+/// Returns the low 64 bits of an entity as its hash.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EntityHasher(u64);
 
@@ -170,7 +170,7 @@ impl fmt::Debug for EntityHistory {
 }
 
 impl EntityLimits {
-    /// One record of an entity.
+    /// Limits of one record per entity.
     pub(crate) const LEAST: Self = Self {
         participations: 1,
         min_separation: 1,
@@ -179,12 +179,13 @@ impl EntityLimits {
         sent_limit: None,
     };
 
-    /// Number of records of an entity in an epoch that have to be known.
+    /// Number of records of an entity in an epoch that must be buffered.
     fn buffered_records(&self) -> u32 {
         self.sent_limit.map_or(self.records_per_epoch, |most| most.get().max(self.records_per_epoch))
     }
 
-    /// Maximum number of epochs, of the given number, in which an entity takes part.
+    /// Maximum number of epochs in which an entity takes part, out of this number of epochs; `None`
+    /// for a stream without end.
     pub(crate) fn most_participations(&self, epochs: Option<u64>) -> u64 {
         let within = |epochs: u64| epochs.div_ceil(self.min_separation.max(1));
         epochs.map_or(self.participations, |epochs| within(epochs).min(self.participations))
@@ -228,16 +229,16 @@ impl EntityLimits {
 pub struct BoundedRecords {
     pub(crate) measurement: MeasurementId,
     pub(crate) records: Records,
-    /// Number of sent records by key; these are a part of it.
+    /// Number of sent records by key in all batches of the epoch, which includes `records`.
     pub(crate) sent: BTreeMap<u32, u64>,
-    /// The keys of all batches of an epoch, each with the entities that have records of it. Empty
+    /// Pairs of a key and an entity with records of that key, for all batches of an epoch. Empty
     /// unless entities are counted to discover keys.
     pub(crate) key_entities: Vec<(u32, Entity)>,
 }
 
 impl BoundedRecords {
     /// Returns the number of sent records by key; empty without a
-    /// [limit](EntityLimits::sent_limit). It is the number in all batches of an epoch together.
+    /// [limit](EntityLimits::sent_limit). The number covers all batches of an epoch together.
     pub fn sent(&self) -> &BTreeMap<u32, u64> {
         &self.sent
     }
@@ -274,7 +275,7 @@ pub struct BoundOutput<'scope> {
     pub admitted: StreamVec<'scope, u64, Vec<Entity>>,
 }
 
-/// Bounds entities.
+/// Bounds the contribution of each entity.
 pub trait BoundEntities<'scope> {
     /// Passes at most m records of each entity in each of at most k epochs, at least b epochs
     /// apart. The head of this module's source states the rule and proves its sensitivity. Records

@@ -193,7 +193,8 @@ proptest! {
     fn one_entity_changes_k_epochs_b_apart_by_m_records_each(
         others in records(60), limits in limits(), mine in records(40), yours in records(40),
     ) {
-        // The same rows; each belongs to another entity or, in two versions, to entity 100.
+        // Each version has its own rows of entity 100, or none, and the same rows of all others, in
+        // the same order.
         let version = |own: &[TestRecord]| -> Vec<TestRecord> {
             own.iter().map(|&(_, epoch, key, value)| (100, epoch, key, value)).chain(others.clone()).collect()
         };
@@ -209,8 +210,8 @@ proptest! {
             let epochs: Vec<_> = own.1.iter().filter(|participation| participation.1 == 100).map(|participation| participation.0).collect();
             check_pattern(&epochs, &limits)?;
         }
-        // At most M sent records, in the epochs in which the entity takes part, those that count
-        // among them.
+        // At most M sent records are counted, in the epochs in which the entity takes part. They
+        // include the records that pass.
         for own in [&a, &b] {
             let mut more: BTreeMap<u64, u64> = BTreeMap::new();
             for (cell, number) in &own.2 {

@@ -2,8 +2,8 @@
 //! them at once.
 //!
 //! Rows are sent to the worker that owns their key. They wait until their epoch closes, and then as
-//! long as a later window contains it (`rows`). Every declared key has an answer for every window,
-//! even without rows, so the set of windows reveals nothing.
+//! long as a later window contains that epoch (`rows`). Every declared key has an answer for every
+//! window, even without rows, so the set of windows reveals nothing.
 //!
 //! An estimate cannot be merged from parts as sums can, so rows are exchanged here. Batches with
 //! positions come in the order of the stream, for any assignment to workers. Other batches come in
@@ -102,7 +102,8 @@ pub trait ReleaseWindows<'scope> {
     /// [numbers](hushflow_mechanism::release::Numbers) for [`Commit`](crate::Commit), with a shard
     /// for each key. Epochs close as those of [`ReleaseMoments`](crate::ReleaseMoments) do:
     /// the last one is the largest that comes through `ends`, and an input that closes without one
-    /// raises the fault. Keys with the same remainder share a worker and come in ascending order.
+    /// raises the fault. Keys with the same remainder modulo the number of workers share a worker
+    /// and come in ascending order.
     ///
     /// A record costs as much as the windows that contain it ([`hushflow_mechanism::windows`]): one
     /// if windows do not overlap. The neighbour relation must keep a record in its epoch, as
@@ -112,8 +113,8 @@ pub trait ReleaseWindows<'scope> {
     /// Records of an undeclared key or with another number of columns raise the fault, and so do
     /// records that should have been bounded, and an error of `answer`.
     ///
-    /// This example estimates a mean that 1 % of corrupt records cannot move far, for (4, 10⁻⁶) in
-    /// all:
+    /// This example estimates a mean that 1 % of corrupt records cannot move far, for ε = 4 and δ =
+    /// 10⁻⁶ in all:
     ///
     /// ```
     #[doc = include_str!("../../doc/setup.txt")]
@@ -264,8 +265,8 @@ struct KeyRows {
 /// The order of rows.
 #[derive(Clone, Copy)]
 enum Order {
-    /// Batches are runs of the stream. Those without positions have the number of a worker and of
-    /// the batch.
+    /// Batches are runs of the stream. A batch without positions is placed by the numbers given
+    /// here: of its worker, and of the batch on that worker.
     Batches(usize, u64),
     /// Every row has a position.
     Rows,

@@ -1,4 +1,4 @@
-//! Correlates noise by C⁻¹, in floating point. [`correlation`](crate::strategy::Correlator) has the
+//! Correlates noise by C⁻¹, in floating point. The head of `strategy/correlation.rs` has the
 //! privacy proof.
 //!
 //! ```text

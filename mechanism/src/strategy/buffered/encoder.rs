@@ -16,10 +16,10 @@
 //! Σ_t (Δy_t − (CΔx)_t)² ≤ n (2⁻⁴⁰ + 2^-F Σ_j E_j)².
 //! ```
 //!
-//! F is the smallest for which this is at most 2⁻²⁸ squared units of x. The sensitivity of a count
-//! then grows by less than one part in ten thousand. The sensitivities of sums of records, whose
-//! units are finer, grow much less. More bits would reduce the range: sums must stay below
-//! 2^(127−F).
+//! F is the smallest from 40 to 60 for which this is at most 2⁻²⁸ squared units of x, or 60 if none
+//! is. The sensitivity of a count then grows by less than one part in ten thousand. The
+//! sensitivities of sums of records, whose units are finer, grow much less. More bits would reduce
+//! the range: sums must stay below 2^(127−F).
 //!
 //! *Delay line.* Its numbers have the same units. A buffer rounds a second product, with the number
 //! of its phase, and inherits the error of that number (`periodic`).
@@ -33,7 +33,7 @@
 //! a bound for each phase, and phase by phase the numbers of all coordinates.
 //!
 //! # Inverse
-//! This file also has the decoder C⁻¹. For a Toeplitz C it has the form of C.
+//! This file also has the decoder C⁻¹. If C is Toeplitz, C⁻¹ has the same form.
 //!
 //! C is the series `1 + Σ ω_j z/(1 − θ_j z)`, which with λ = 1/z is the function
 //! `q(λ) = 1 + Σ ω_j/(λ − θ_j)`. All ω are positive, so q decreases between any two poles and has

@@ -10,10 +10,10 @@
 //! the running average, which has no time scale of its own. `variable` has coefficients that
 //! follow both ends of a horizon: the same memory at nearly the error of the best C.
 //!
-//! With b buffers the encoder takes 16 b bytes per coordinate, the decoder 8 b. A step takes b
-//! multiplications per coordinate. All entries of C are at least 0, so no two columns have a
-//! negative inner product, unless there is a delay line (`periodic`), which takes 16 bytes more per
-//! step of the gap.
+//! With b buffers the encoder takes 16 b bytes per coordinate, the decoder 8 b. Encoding and
+//! decoding a step take 2b + 1 multiplications per coordinate each. All entries of C are at least
+//! 0, so no two columns have a negative inner product. Exception: a delay line (`periodic`), which
+//! also takes 16 bytes more per step of the gap.
 //!
 //! C is the exact real matrix of the rounded coefficients (`steps`). The encoder keeps its buffers
 //! in fixed point; `encoder` bounds the effect of their rounding.
@@ -192,7 +192,7 @@ impl Strategy for Buffered {
     fn geometry(&self) -> ColumnGeometry {
         ColumnGeometry {
             max_norm_squared: rows::largest_norm_squared_of_all_steps(self),
-            // By Cauchy and Schwarz.
+            // By Cauchy-Schwarz, no overlap exceeds the largest squared norm.
             negative_overlap: match &self.coefficients {
                 BufferCoefficients::Periodic(periodic) if periodic.delays > 0 => periodic.largest,
                 _ => 0.0,

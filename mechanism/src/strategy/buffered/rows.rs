@@ -141,8 +141,9 @@ fn forget(vector: &mut [f64; SIZE], step: &RealStep, sums: WorkloadSums) {
         if sums.summed { vector[SLOTS + 1] + vector[SLOTS] } else { sums.decay * vector[SLOTS + 1] };
 }
 
-/// Steps before the first leap, and the ratio of the elapsed time to the length of a leap.
+/// Number of steps before the first leap.
 const FIRST_LEAP: u64 = 1 << 14;
+/// Least ratio of the elapsed time to the length of a leap.
 const SLOWNESS: u64 = 1 << 12;
 
 fn leaps(strategy: &Buffered, workload: &Workload, steps: u64) -> Option<Vec<RowSample>> {
@@ -235,7 +236,8 @@ pub(super) fn dense_norms(strategy: &Buffered, workload: Workload, steps: u64) -
 /// `exp` is less than 2⁻⁴⁰, and that of `expm1` is smaller.
 const MARGIN: f64 = 1.0 / (1u64 << 40) as f64;
 
-/// Longest power law that is written out, with columns summed entry by entry.
+/// Longest power law, or strategy with varying buffers, whose column norms are summed entry by
+/// entry.
 const SUMMED_STEPS: u64 = 4096;
 
 /// C for a number of steps. All parameters are exact in floating point and no entry is negative, so
@@ -329,8 +331,9 @@ pub(super) fn largest_column(steps: &[BufferStep], delays: usize) -> f64 {
     (largest.sqrt() + 4.0 * MARGIN * bound.sqrt()).powi(2) * (1.0 + MARGIN)
 }
 
-/// Largest squared norm of a column up to `steps`, rounded up. For a power law beyond
-/// [`SUMMED_STEPS`] it is the bound for all steps: the first columns are complete by then.
+/// Largest squared norm of a column up to `steps`, rounded up. For a power law and for varying
+/// buffers beyond [`SUMMED_STEPS`] it is 1, the bound for all steps: the first columns are complete
+/// by then.
 pub(super) fn max_norm_squared(strategy: &Buffered, steps: u64) -> f64 {
     match &strategy.parameters.buffers {
         Buffers::Toeplitz(buffers) => participation_norm_squared(buffers, steps, 1, steps),

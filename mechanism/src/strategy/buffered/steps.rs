@@ -91,7 +91,8 @@ impl BufferCoefficients {
         }
     }
 
-    /// Whether no diagonal entry of C rounds to 0. Only those of the power law can.
+    /// Whether no diagonal entry of C rounds to 0, for variable and periodic buffers. The entries
+    /// of a power law are not checked.
     pub(super) fn are_invertible(&self) -> bool {
         match self {
             Self::Variable(variable) => !variable.gains.contains(&0),

@@ -95,7 +95,7 @@ pub(super) fn logistic(x: f64) -> f64 {
     (1.0 / (1.0 + exp(-x))).min(1.0 - f64::EPSILON)
 }
 
-/// The four B-splines that are not zero at step t, from the first on.
+/// Index of the first B-spline that is not zero at step t, and the values of four from it on.
 pub(super) fn shares(horizon: u64, knots: usize, t: f64) -> (usize, [f64; 4]) {
     let last = horizon as f64;
     let z = |t: f64| log((t - 0.5) / ((last - t) + 0.5));

@@ -15,8 +15,8 @@
 //! (eᵀ M_t ⋯ M_(m+1)) (M_m ⋯ M_(j+1) P_j e)
 //! ```
 //!
-//! The left factor grows with t. The right ones are computed for all j of the block before, from
-//! the last back, when a block begins. M is a diagonal matrix plus one of rank one.
+//! The left factor grows with t. When a block begins, the right factors are computed for all j of
+//! the block before, from the last back. M is a diagonal matrix plus one of rank one.
 
 use super::Buffered;
 use super::rows::{Covariance, advance};
@@ -97,7 +97,7 @@ fn parts(step: &RealStep) -> (Vector, Vector) {
     (decays, inputs)
 }
 
-/// Replaces a matrix by its product with M.
+/// Replaces a matrix by the product with M on its left.
 fn multiply_left(matrix: &mut [Vector; SIZE], step: &RealStep) {
     let (decays, inputs) = parts(step);
     let mut sums = [0.0; SIZE];

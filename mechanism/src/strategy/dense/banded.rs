@@ -34,7 +34,7 @@ use std::num::NonZeroU32;
 /// Longest horizon of the best banded strategy: an iteration takes about n³ operations.
 const MAX_BANDED_OPTIMAL_HORIZON: u64 = 2048;
 
-/// Longest horizon for which it takes only seconds.
+/// Longest horizon for which the descent takes only seconds.
 const COMPARED_STEPS: u64 = 128;
 
 const ITERATIONS: usize = 500;

@@ -34,8 +34,8 @@ const COMPARED_WORK: u64 = 1 << 18;
 /// The same for a search over roots, which computes the loss about a hundred times.
 const COMPARED_ROOT_WORK: u64 = 1 << 22;
 
-/// Number of degrees that a search over roots tries first, and number of divisions of the interval
-/// around the best.
+/// Number of exponents that a search over roots tries first, and number of divisions of the
+/// interval around the best.
 const SCANNED: u32 = 16;
 const SECTIONS: usize = 30;
 
@@ -115,7 +115,7 @@ fn best_fractional_root(name: &StrategyName, purpose: &Purpose) -> Result<(Vec<f
     };
     let scanned = (1..=SCANNED).map(|part| f64::from(part) / f64::from(SCANNED));
     let rough = scanned.min_by(|&a, &b| at(a).0.total_cmp(&at(b).0)).unwrap_or(0.5);
-    // The golden section of the interval between its neighbours.
+    // Golden-section search in the interval between the neighbours of `rough`.
     let width = 1.0 / f64::from(SCANNED);
     let (mut low, mut high) = (rough - width, (rough + width).min(1.0));
     for _ in 0..SECTIONS {
@@ -227,8 +227,8 @@ mod tests {
         Purpose { participation, ..Purpose::new(workload.parse().unwrap(), steps) }
     }
 
-    /// It is not worse than the square root, and not better than the best banded inverse; with two
-    /// bands it is the best one for prefix sums.
+    /// A fractional root is not worse than the square root, and not better than the best banded
+    /// inverse. With one or two bands it is the best one for prefix sums.
     #[test]
     fn a_fractional_root_lies_between_the_square_root_and_the_optimum() {
         for (workload, participation) in [

@@ -6,8 +6,8 @@
 //! C does not change errors, because the decoder scales inversely.
 //!
 //! Memory: all earlier rows, 16 bytes per coordinate and row in the encoder and 8 in the decoder.
-//! If C has b bands, only the last b − 1 rows are kept. A step takes one multiplication per kept
-//! row.
+//! If C has b bands, only the last b − 1 rows are kept. To encode a step takes one multiplication
+//! for each kept row and one for the new row.
 //!
 //! # Encoding and decoding
 //! The encoder computes `C x` exactly in integers modulo 2¹²⁸ (see [`Encoder`]), the decoder `C⁻¹

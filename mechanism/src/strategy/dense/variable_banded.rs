@@ -69,7 +69,7 @@ pub(in crate::strategy) fn bands_for_window(purpose: &Purpose) -> Result<Strateg
     let bands = length.get().min(purpose.horizon).saturating_mul(3).saturating_add(1);
     let gap = purpose.gap();
     match u32::try_from(bands.min(gap.unwrap_or(u64::MAX))) {
-        // Its sensitivity is that of a matrix.
+        // The sensitivity to several participations is computed from the matrix, entry by entry.
         _ if gap.is_some() && purpose.horizon > MAX_DENSE_HORIZON => {
             Err("for several participations, at most 4096 epochs")
         }

@@ -6,8 +6,8 @@
 //! - encoding multiplies the spectrum by that of S: 2n numbers from n increments;
 //! - `fft` decodes by S again; the first n rows are the decoder;
 //! - `fft-optimal-decoder` decodes by `A (CᵀC)⁻¹ Cᵀ`: the first n rows of Sᵀ, then the inverse of
-//!   the Gram matrix, which is Toeplitz plus a matrix of rank one (see the module above), then
-//!   running sums.
+//!   the Gram matrix, then running sums. The Gram matrix is Toeplitz plus a matrix of rank one (see
+//!   the module above).
 //!
 //! Decoding is linear, so decoded noise is the noise of the decoded sums.
 

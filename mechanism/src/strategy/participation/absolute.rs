@@ -9,8 +9,8 @@
 //! for all patterns together.
 //!
 //! # Signs
-//! The worst signs of contributions for one pattern with overlaps of both signs, and how much
-//! vectors can add.
+//! The worst signs of scalar contributions for one pattern with overlaps of both signs, and an
+//! upper bound for vectors.
 
 use super::{SensitivityBound, Terms, WorstPattern};
 use crate::participation::ParticipationSchedule;

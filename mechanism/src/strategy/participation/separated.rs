@@ -160,7 +160,7 @@ fn chained(terms: &Terms<'_>, schedule: ParticipationSchedule, partners: &[Vec<f
         Some(earlier) => norms[step] + 2.0 * partners[earlier][step],
         None => norms[step],
     };
-    // The largest sum of patterns of `place` + 1 steps that end at each step or before, and the
+    // The largest sum of patterns of `position` + 1 steps that end at each step or before, and the
     // last step of the best one.
     let mut sums = vec![0.0; steps];
     let mut ends: Vec<Vec<u32>> = Vec::new();

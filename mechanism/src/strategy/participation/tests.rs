@@ -46,7 +46,8 @@ fn dense(rows: &Value) -> Matrix {
     Matrix::dense(DMatrix::from_fn(rows.len(), rows[0].len(), |row, column| rows[row][column])).unwrap()
 }
 
-/// Returns the sums over all nodes of the complete binary subtrees of `steps` leaves.
+/// Returns the encoder with one row for each node of the complete binary subtrees of `steps`
+/// leaves.
 pub(super) fn tree(steps: usize) -> Matrix {
     let levels = (0..).map(|level| 1 << level).take_while(|&width| width <= steps);
     let nodes: Vec<(usize, usize)> =

@@ -179,7 +179,8 @@ impl BandedInverse {
         steps.min(self.scales.len() as u64) as usize
     }
 
-    /// c has no negative coefficient if d has no positive one after the first.
+    /// Upper bound of `−(CᵀC)_ij` over all i ≠ j. It is 0 if d has no positive coefficient after
+    /// the first: then c has no negative one.
     fn negative_overlap(&self) -> f64 {
         if self.bands().all(|d| d <= 0) {
             return 0.0;
@@ -228,8 +229,8 @@ impl Factorization for BandedInverse {
         columns.fold(0.0, f64::max).powi(2) * (1.0 + 1e-15)
     }
 
-    /// Without scaled columns B is the workload applied to d, in the time which that takes. With
-    /// scaled columns it takes n² time.
+    /// If all columns have one scale, B is the workload applied to d, and takes as long. Otherwise
+    /// the norms take n² time.
     fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
         let steps = self.within_horizon(steps);
         match self.unscaled_inverse(workload, steps) {

@@ -128,8 +128,8 @@ fn first_of_root(
 /// The Toeplitz matrix with the coefficients that an optimiser found.
 ///
 /// # Errors
-/// [`StrategyError::Parameters`] for a first coefficient that is not positive, and any above 1 in
-/// magnitude.
+/// [`StrategyError::NotFitted`] without coefficients. [`StrategyError::Parameters`] for a first
+/// coefficient that is not positive, and any above 1 in magnitude.
 pub(in crate::strategy) fn of_parameters(
     specification: &Specification<'_>,
 ) -> Result<Arc<dyn Strategy>, StrategyError> {
@@ -155,8 +155,8 @@ pub(in crate::strategy) fn of_parameters(
 /// The C whose inverse has the coefficients that an optimiser found.
 ///
 /// # Errors
-/// [`StrategyError::Parameters`] for a first coefficient that is not 1, and for a C that grows too
-/// much.
+/// [`StrategyError::NotFitted`] without coefficients. [`StrategyError::Parameters`] for a first
+/// coefficient that is not 1, and for a C that grows too much.
 pub(in crate::strategy) fn of_inverse(
     specification: &Specification<'_>,
 ) -> Result<Arc<dyn Strategy>, StrategyError> {

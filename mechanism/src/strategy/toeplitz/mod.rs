@@ -184,7 +184,8 @@ impl Toeplitz {
         (0.5 + 0.5f64.powi(12)) * (self.coefficients.len() as f64).sqrt() * real(1)
     }
 
-    /// Over the first `steps` steps column i has the norm `s_i ‖c_(<steps−i)‖`, up to rounding.
+    /// Largest squared norm of a scaled column over the first `steps` steps, rounded up. Column i
+    /// has the norm `s_i ‖c_(<steps−i)‖`, up to rounding.
     fn scaled_column_norm_squared(&self, scales: &[f64], steps: usize) -> f64 {
         let norms = gram::squared_norms(&self.coefficients);
         let square = |left: usize| gram::round_up(norms[left.min(norms.len() - 1)]);
@@ -193,7 +194,8 @@ impl Toeplitz {
         (norm + self.rounding()).powi(2) * (1.0 + 1e-15)
     }
 
-    /// Each column of a pair has norm 1 and is off by at most [`rounding`](Self::rounding).
+    /// Upper bound of `−(CᵀC)_ij` over all i ≠ j. Each column of a pair has norm 1 and is off by at
+    /// most [`rounding`](Self::rounding).
     fn scaled_overlap(&self, scales: &[f64]) -> f64 {
         if self.coefficients.iter().all(|&m| m >= 0) {
             return 0.0;
@@ -258,7 +260,7 @@ impl Factorization for Toeplitz {
     }
 
     /// Takes `n log n` time for Toeplitz workloads with row divisors, n² for scaled columns. With
-    /// scaled rows each row takes the steps after which the inverse has faded.
+    /// scaled rows, the time of a row is the number of steps until the inverse has faded.
     fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
         let steps = self.within_horizon(steps);
         let coefficients = self.real_coefficients(steps);
@@ -274,8 +276,8 @@ impl Factorization for Toeplitz {
         }
     }
 
-    /// If C has bands and no scaled columns, time and memory depend on the bands of C; with scaled
-    /// rows also for windows.
+    /// If C has bands and no scales, time and memory depend on the number of bands, not on the
+    /// number of steps. With scaled rows this holds for windows only.
     fn decoder_row_samples(&self, workload: &Workload, steps: u64) -> RowSamples<'_> {
         let within = self.within_horizon(steps);
         let coefficients = self.real_coefficients(within);

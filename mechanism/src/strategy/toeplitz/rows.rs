@@ -25,8 +25,8 @@ pub(super) fn of_toeplitz<'a>(workload: &Workload, coefficients: &[f64], steps: 
     }
 }
 
-/// From this number of steps on, the quotient is found term by term, with memory only for the bands
-/// of C.
+/// Above this number of steps, the quotient by a banded C is found term by term, with memory only
+/// for its bands.
 const STREAMED: usize = 1 << 22;
 
 /// [`of_toeplitz`] by long division: `b_t = (a_t − Σ_j c_j b_(t−j))/c_0`, where a is the impulse
@@ -106,7 +106,8 @@ pub(super) fn of_series<'a>(
 /// Toeplitz matrix of the inverse series. Every named workload is a short recursion over the rows
 /// `g_t` of `S⁻¹ T`, entry by entry: `m_t = β m_(t−1) + g_t`, `v_t = α v_(t−1) + m_t`. After the
 /// terms of a short inverse, an entry changes only by α and β. Such entries are kept together, as
-/// sums of squares. A row takes as many steps as the inverse has terms.
+/// sums of squares. A row takes as many steps as the inverse has terms, and for a window its epochs
+/// in addition.
 pub(super) fn of_scaled<'a>(
     workload: &Workload,
     inverse: &[f64],

@@ -38,13 +38,13 @@ use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Maximum number of scaled bands. Computing overlaps takes the third power of it in steps.
+/// Maximum number of scaled bands. The time to compute overlaps grows with its square.
 pub(in crate::strategy) const MAX_SCALED_BANDS: u32 = 1 << 10;
 
-/// Longest horizon of scaled bands. For workloads other than windows, errors take every step.
+/// Longest horizon of scaled bands. Except for windows, errors are computed from every step.
 pub(in crate::strategy) const MAX_SCALED_HORIZON: u64 = 1 << 24;
 
-/// Maximum number of steps of an end that is scaled.
+/// Maximum number of steps at either end whose rows are scaled.
 pub(in crate::strategy) const MAX_REACH: u64 = 1 << 13;
 
 /// Largest number of coefficients of a curve.
@@ -53,7 +53,7 @@ const MAX_KNOTS: usize = 64;
 /// Largest magnitude of a coefficient of a curve, a logarithm.
 pub(in crate::strategy) const MAX_LOGARITHM: f64 = 4.0;
 
-/// The axis of a curve is linear up to about this share of its reach, then logarithmic.
+/// The axis of a curve is linear up to about its reach divided by this number, then logarithmic.
 const FINEST: f64 = 32.0;
 
 /// Terms of an inverse below this share of the largest count as 0.
@@ -112,8 +112,8 @@ impl VariableBands {
         shares.iter().zip(near).map(|(share, value)| share * value).sum()
     }
 
-    /// The first spline of a curve that is not 0 `steps` steps from its end, and the values of
-    /// four.
+    /// Index of the first spline that is not 0 at a distance of `steps` steps from the curve's end
+    /// of the stream, and the values of this spline and the next three.
     pub(in crate::strategy) fn shares(&self, knots: usize, steps: u64) -> (usize, [f64; 4]) {
         let along = log1p(FINEST * (steps as f64 + 0.5) / self.reach as f64) / log1p(FINEST);
         let position = along * knots as f64;
@@ -188,7 +188,7 @@ impl StepFactors {
         }
     }
 
-    /// The factors with fewer steps between the ends.
+    /// The factors of a stream of `steps` steps with the same ends and fewer steps between.
     fn shortened(&self, steps: u64) -> Vec<f64> {
         let factors = Self { steps, ..self.clone() };
         (0..steps).map(|t| factors.at(t)).collect()

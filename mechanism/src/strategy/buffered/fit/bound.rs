@@ -46,8 +46,8 @@ const MARGIN: f64 = 1e-9;
 /// single participation, for the workload and the horizon of these fitted parameters; `None` if no
 /// bound is known.
 ///
-/// For the largest error of `prefix`, `exponential` and `momentum` it is exact. For the mean square
-/// it takes about a thousand transforms of twice the horizon, up to 2²⁰ steps.
+/// For the largest error of `prefix`, `exponential` and `momentum` the bound is exact. For the mean
+/// square it takes about a thousand transforms of twice the horizon, up to 2²⁰ steps.
 pub(super) fn toeplitz_lower_bound(
     workload: &Workload,
     objective: Objective,

@@ -173,10 +173,10 @@ pub enum FitError {
 ///
 /// Sensitivity is that of records that take part as `repetition` says, or once if it is `None`. A
 /// horizon of `None` is for a stream without end, and needs a workload that forgets: `exponential`,
-/// `adam` and `window`.
+/// `adam`, `window` or `window-mean`.
 ///
 /// # Errors
-/// All of [`FitError`].
+/// All of [`FitError`] except [`FitError::Once`].
 fn fit_blt(
     workload: &Workload,
     horizon: Option<u64>,

@@ -72,11 +72,12 @@ pub(super) fn takes_part_repeatedly(purpose: &Purpose) -> bool {
     purpose.participation.on(purpose.horizon as usize).count() > 1
 }
 
-/// Maximum number of steps of a phase. Inner products of all pairs of steps are kept.
+/// Maximum number of steps of a phase. The inner products of all pairs of them are kept.
 const MAX_MEMBERS: u64 = 1024;
 
-/// Number of coefficients of a curve, and maximum number of parts of a gap.
+/// Number of coefficients of a curve.
 const KNOTS: usize = 12;
+/// Maximum number of parts of a gap.
 const MAX_PARTS: usize = 100;
 
 /// Steps of a descent between two progress reports.

@@ -39,7 +39,8 @@ pub(super) struct PeriodicLoss {
     delay: bool,
     /// Whether all classes have one gain.
     is_shared: bool,
-    /// The first B-spline that is not zero at each step, the four values, and the part of the gap.
+    /// For each step: index of the first B-spline that is not zero, the values of four, and the
+    /// part of the gap.
     shares: Vec<(usize, [f64; 4], usize)>,
 }
 
@@ -93,8 +94,8 @@ impl PeriodicLoss {
     }
 }
 
-/// The recursions at one point. B has room for the buffers; those beyond their number have weight
-/// zero, which leaves every sum and every slope of the others as it is.
+/// The recursions at one point. B has room for the buffers. Buffers beyond the number in use have
+/// weight zero, so they change no sum and no slope of the others.
 struct PeriodicPass<'a, const B: usize> {
     loss: &'a PeriodicLoss,
     buffers: usize,

@@ -107,7 +107,8 @@ fn grow(horizon: Option<u64>, buffers: usize, progress: OnProgress<'_>) -> (Buff
     })
 }
 
-/// Adds a buffer that grows slower than, faster than, or between the existing ones.
+/// Returns starts with one more buffer, which grows slower than, faster than, or between the
+/// existing ones.
 fn starts(variables: &[f64]) -> Vec<Vec<f64>> {
     let mut growths: Vec<f64> = variables.iter().step_by(3).copied().collect();
     growths.sort_by(f64::total_cmp);

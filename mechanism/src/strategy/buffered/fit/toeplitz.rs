@@ -4,8 +4,8 @@
 //! when all weights are positive. So the poles are the free parameters. C is
 //! `Π(1 − θ̂_j z)/Π(1 − θ_j z)`; its weights and the coefficients of A C⁻¹ are residues, products
 //! of differences of poles. All computations use the complements δ = 1 − θ, which keep their digits
-//! where θ is near 1. The poles of a workload β^lag are below β: then the coefficients of A C⁻¹ are
-//! sums of positive terms too.
+//! where θ is near 1. For a workload β^lag the poles of C are below β: then the coefficients of A
+//! C⁻¹ are sums of positive terms too.
 //!
 //! # Impulse response
 //! Weighted sums of squares of `d_l = Σ_p α_p λ_p^l` over up to billions of lags l, with
@@ -318,9 +318,10 @@ const ROUNDING: f64 = 1e-9;
 
 impl ToeplitzLoss {
     /// Maps unbounded variables to complements: the first pole, then the logarithms of the steps
-    /// from one to the next, in the logit between the base and 1. For repeated participation the
-    /// last zero may lie beyond 1, until the weights of C add up to 1: their sum is
-    /// `Σ δ̂_j − Σ δ_j`, and the sensitivity requires coefficients that never grow.
+    /// from one to the next, in the logit between the base and 1. The last zero lies a step of any
+    /// length after the last pole, and may lie beyond 1. For repeated participation that step is
+    /// limited, so that the weights of C add up to less than 1: their sum is `Σ δ̂_j − Σ δ_j`, and
+    /// the sensitivity requires coefficients that never grow.
     pub(super) fn complements<const N: usize>(&self, variables: &[DualNumber<N>]) -> Vec<[DualNumber<N>; 2]> {
         let one = DualNumber::<N>::constant(1.0);
         let mut position = DualNumber::constant(0.0);

@@ -4,8 +4,9 @@
 //! workload follow `(r, s) ← F_t (r, s) + e_t y_t` with `e_t = (v_t, 1/g_t)` and
 //! `F_t = D_t − e_t 1ᵀ`, the ones over the buffers. So their covariance follows
 //! `P ← F_t P F_tᵀ + e_t e_tᵀ`, and its last entry is the squared error of the step. The gains are
-//! the inverse column norms, which one recursion back in time gives. The gradient is that of both
-//! recursions in reverse.
+//! the inverse column norms. Before scaling, column i has the squared norm `1 + v_iᵀ G v_i` with
+//! `G_jk = Σ_(t>i) Π_(i<l<t) θ_lj θ_lk`, and one recursion back in time gives G. The gradient is
+//! that of both recursions in reverse.
 //!
 //! *Blocks.* Curves vary slowly in the logarithm of the distance to the ends of the stream. So the
 //! loss joins m steps to a block, with m a power of 2 and at most 1/64 of that distance. All steps
@@ -37,7 +38,7 @@ struct StepBlock {
     weight: f64,
     /// Square of the row divisor of the last step.
     divisor: f64,
-    /// The first B-spline that is not zero in the middle, and the four values.
+    /// Index of the first B-spline that is not zero in the middle, and the values of four.
     shares: (usize, [f64; 4]),
 }
 
