@@ -14,7 +14,8 @@ pub enum Cell {
     Value(f64, f64),
     /// A value of unknown noise.
     Plain(f64),
-    /// The ends of an interval that is longer on one side of its value; one may be infinite.
+    /// The ends of an interval that is longer on one side of its value, or for which ± would reach
+    /// beyond the bounds; one may be infinite.
     Range(f64, f64),
     /// An upper bound of a value without an estimate.
     AtMost(f64),

@@ -69,7 +69,7 @@ impl<'a> LogComparison<'a> {
         Ok(Self { file, start: LogHead::default(), expected_at, facts })
     }
 
-    /// Compares the private log's header frame. Called once for all segments.
+    /// Compares the private log's header frame. Every segment has one; only the first is compared.
     pub(super) fn expect_header(&mut self, payload: &[u8]) -> Result<(), StateError> {
         if self.facts.matched > 0 {
             return Ok(());

@@ -5,8 +5,8 @@
 //! written offsets depend on arrivals alone: each is the offset after the message that closed the
 //! epoch.
 //!
-//! The group has no members. Servers that are away lose nothing: only the latest offsets are sent,
-//! and sending never delays a run.
+//! The group has no members. Servers that are away lose nothing: only the latest offsets are sent.
+//! Sending delays a run only at its end, by two seconds at most.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;

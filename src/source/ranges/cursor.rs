@@ -14,7 +14,7 @@ pub(crate) enum RowAccess {
     Parsed,
     /// Another process holds the range of the row, and takes its rows once it has the clock.
     Elsewhere,
-    /// Another process has taken its rows.
+    /// Another process has taken the rows of the range.
     Taken(Box<RangeResult>),
     /// The range of the row is not parsed, or not taken yet.
     Wait,
