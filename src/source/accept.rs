@@ -136,7 +136,7 @@ impl SourceReader {
         leaps
     }
 
-    /// Informs the operator, unless that was done before.
+    /// Informs the operator of rows whose clock leaps, unless that was done before.
     pub(super) fn notice_leap(&mut self, notice: LeapNotice) {
         let text = match notice {
             LeapNotice::None => return,
@@ -207,7 +207,7 @@ impl SourceReader {
         SourceError::Leap { path: self.rows.name(), line, rows, since, days, unit: self.unit_doubt() }
     }
 
-    /// Doubts the unit of times that are numbers since 1970, if they are.
+    /// Returns a doubt about the unit of times, if they are numbers since 1970.
     pub(super) fn unit_doubt(&self) -> String {
         match &self.rules.roles.times.format {
             Some(format @ TimeFormat::SinceEpoch(_)) => {

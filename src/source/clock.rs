@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{EpochMark, ResumePoint, RowCounters};
 use crate::pipeline::Source;
 
-/// First rows of epochs that a [`ClockState`] holds. With more, resumed runs read some rows again.
+/// Number of first rows of epochs that a [`ClockState`] holds. If there are more, resumed runs read
+/// some rows again.
 pub(super) const SENT_FIRSTS: usize = 64;
 
 pub(super) struct EpochClock {
@@ -272,7 +273,7 @@ impl EpochClock {
             Assignment::Dropped(DropReason::BeforeStart) => counters.before_start += 1,
             Assignment::Dropped(DropReason::AfterHorizon) => counters.after_horizon += 1,
         }
-        // The row is read again on the way to the first uncommitted one.
+        // A row of a closed epoch was read again on the way to the first uncommitted one.
         assignment.epoch().filter(|&epoch| epoch > self.closed)
     }
 

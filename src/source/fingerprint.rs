@@ -71,10 +71,11 @@ impl Fingerprints {
 
 /// An open file, with the bytes before the last position.
 ///
-/// Every epoch has a fingerprint, so each byte is read once and enters only two checksums. Let P(x)
-/// be the checksum of the bytes from the start of the comparison up to x, and Z the effect of a
-/// window of zeros on a checksum. Checksums are linear. So a window from s to e has the checksum
-/// P(e) ⊕ Z(P(s)), and the fingerprint, which begins with e, is Z(crc(e) ⊕ P(s)) ⊕ P(e).
+/// Every epoch has a fingerprint, so they must be cheap: each byte is read once and enters only two
+/// checksums. Let P(x) be the checksum of the bytes from the start of the comparison up to x, and Z
+/// the effect of a window of zeros on a checksum. Checksums are linear. So a window from s to e has
+/// the checksum P(e) ⊕ Z(P(s)), and the fingerprint, which begins with e, is Z(crc(e) ⊕ P(s)) ⊕
+/// P(e).
 struct ComparedFile {
     part: u32,
     file: File,

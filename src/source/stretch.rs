@@ -1,5 +1,5 @@
-//! The longest stretches of consecutive rows of a source that don't count. Shares of all rows hide
-//! a source that turns bad in its middle.
+//! The longest stretches of consecutive rows of a source that don't count. Shares among all rows
+//! would hide a source that turns bad in its middle.
 //!
 //! Rows are taken in blocks of [`BLOCK`], and a stretch is a series of blocks where most rows of
 //! each block don't count. Blocks begin at every twentieth row, for any contents of rows. So the

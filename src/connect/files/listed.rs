@@ -94,8 +94,8 @@ fn check(path: &Path, is_text: bool) -> Result<bool, SourceError> {
     Ok(packing.is_some())
 }
 
-/// Returns the part of the listed files that was read before a position. A position at the start of
-/// a file returns the whole file before it.
+/// Returns the part of the listed files that was read before a position. For a position at the
+/// start of a file, this is the whole file before it.
 fn read_before(paths: &[PathBuf], position: Position, is_whole: bool) -> Option<ReadPart> {
     let is_start = position.offset == 0 && position.row <= 1;
     let (part, is_whole) = match is_start {

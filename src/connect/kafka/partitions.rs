@@ -117,7 +117,8 @@ pub(super) struct TopicPartitions {
 }
 
 impl TopicPartitions {
-    /// Opens those found now, after those `recorded`; without an answer more are found later.
+    /// Opens the partitions that are `recorded` or found now. Without an answer, others are found
+    /// later.
     pub(super) fn open(topic: &Topic, shape: &RowLayout, control: &Control, recorded: u32) -> Self {
         let found = FoundPartitions::default();
         found.note(recorded.max(1));

@@ -1,5 +1,5 @@
-//! Writes to a Kafka topic: one message per line, with the line's key as its own, and `epoch-line`
-//! in the header `id`.
+//! Writes to a Kafka topic: one message per line, with the line's key as the message's key, and
+//! `epoch-line` in the header `id`.
 //!
 //! The key chooses the partition, by the hash that Kafka's own clients use. So the lines of a key
 //! are in order, and in the same partition as messages with that key from other programs. Lines

@@ -65,7 +65,7 @@ struct Skipped {
     found: u64,
 }
 
-/// The next step. A value is the last up to which rows are read.
+/// The next step. The first number of a step is the highest value up to which rows are read.
 enum Stage {
     /// Ask for new rows, at this time.
     Ask(Instant),
