@@ -1,9 +1,9 @@
 //! Processes of a cluster and their worker threads. Every pair of processes has one link, made
 //! before the dataflow starts.
 //!
-//! Process i listens at its own address, calls every process before it, and is called by those
-//! after it ([`bootstrap`](super::bootstrap)). All communication, including the dataflow's own
-//! exchange, uses encrypted links ([`link`](super::link)).
+//! Process i listens at its own address, calls every process with a lower number, and is called by
+//! those with higher numbers ([`bootstrap`](super::bootstrap)). All communication, including the
+//! dataflow's own exchange, uses encrypted links ([`link`](super::link)).
 
 use std::cell::RefCell;
 use std::panic::PanicHookInfo;
@@ -89,7 +89,7 @@ pub enum ClusterError {
         /// The last failure.
         reason: String,
     },
-    /// Not all later processes called in time.
+    /// Not all processes with higher numbers called in time.
     #[error(
         "{missing} of the processes after this one did not call within {seconds} s ({reason}): start all processes"
     )]
@@ -98,7 +98,7 @@ pub enum ClusterError {
         missing: usize,
         /// Seconds waited.
         seconds: u64,
-        /// The difference of a caller, or the number of callers that were dropped.
+        /// How a caller differs from this process, or the number of callers that were dropped.
         reason: String,
     },
     /// A connected process ended before the dataflow started.

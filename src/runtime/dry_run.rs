@@ -37,7 +37,7 @@ pub struct DryRun {
     pub counting: Option<u64>,
     /// The same by epoch; empty if single records are protected.
     pub counting_by_epoch: BTreeMap<u64, u64>,
-    /// The values of each column among what counts.
+    /// The number of values of each column among the records that count.
     pub values: Vec<u64>,
     /// The records of each entity in each epoch, if the limits of the dry run ask for them.
     pub spread: Option<EntitySpread>,

@@ -14,7 +14,8 @@ use super::resume::{recorded, resume_point};
 use crate::source::ResumePoint;
 use crate::state::{Position, SourcePosition};
 
-/// Source tag of the partitions of an embedder: the low byte. Above it is the partition's number.
+/// Source tag of the partitions of an embedder: the low byte. Above it is the partition's number. A
+/// training run has the same tag for the digest of its rows; no state directory has both.
 const TAG: u32 = 8;
 
 /// Partitions have numbers below this one.

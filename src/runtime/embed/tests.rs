@@ -5,7 +5,7 @@ use std::process::Command;
 
 const MINUTES: i64 = 1440;
 
-/// Publishes a record a minute of the first days, from the first one on.
+/// Publishes one record for each minute of the first `days` days, from the first minute on.
 fn publish(directory: &Path, days: i64) -> (u64, u64) {
     let builder = Pipeline::builder("minutes").column("x", 0.0, 1.0).keys("half", ["am", "pm"]);
     let pipeline = builder.epochs("1970-01-01", "1d", 4).guarantee(1.0, 1e-6).build().unwrap();

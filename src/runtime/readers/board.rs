@@ -21,7 +21,7 @@ pub(super) struct RangeBoard(Arc<(Mutex<RangeProgress>, Condvar)>);
 struct RangeProgress {
     /// Number of ranges.
     number: usize,
-    /// Most ranges that are handed out ahead of their turn.
+    /// Maximum number of ranges that are handed out ahead of their turn.
     ahead: usize,
     /// The range whose turn it is, once any has been asked for.
     wanted: Option<usize>,
@@ -81,7 +81,7 @@ impl RangeBoard {
         }
     }
 
-    /// Returns a range that was handed out.
+    /// Stores what was parsed of a range that was handed out.
     pub(super) fn put(&self, range: usize, parsed: ParsedRange) {
         if let Some(place) = self.lock().ranges.get_mut(&range) {
             *place = Some(parsed);
@@ -124,7 +124,7 @@ impl RangeSupply for BoardSupply {
     }
 
     fn hand_over(&mut self, holder: usize, handover: RangeHandover) {
-        // The run has ended if nobody sends.
+        // If the post is gone, the run has ended.
         if let Some(post) = self.others.as_ref().and_then(|others| others.post.upgrade()) {
             post.send(holder, ReaderMessage::HandOver(Box::new(handover)));
         }
