@@ -181,7 +181,8 @@ impl OneAverage for Histograms {
     }
 }
 
-/// Returns the confidence of each of some statements, so that they hold together if they should.
+/// Returns the confidence of each of `statements` statements. If `confidence` is joint, all of them
+/// hold together.
 pub(super) fn each(confidence: Confidence, statements: usize) -> Confidence {
     let statements = if confidence.joint { statements.max(1) } else { 1 };
     let level = 1.0 - (1.0 - confidence.level) / statements as f64;

@@ -22,7 +22,7 @@ use nalgebra::{Cholesky, DMatrix, DVector};
 /// Iterations of the minimum, each with V at the last minimiser.
 const ITERATIONS: u32 = 8;
 
-/// Relative change of the minimum at which they end.
+/// Relative change of the minimum at which the iterations end.
 const SETTLED: f64 = 1e-7;
 
 /// Growth of a step towards the end of an interval.
