@@ -189,7 +189,7 @@ pub(super) fn each(confidence: Confidence, statements: usize) -> Confidence {
     Confidence { level, joint: false, ..confidence }
 }
 
-/// `good`, or `noise-dominated` if a total can't be told from 0.
+/// `good`, or `noise-dominated` if noise hides whether a total is above 0.
 pub(super) fn quality<'a>(mut histograms: impl Iterator<Item = &'a NoisyHistogram>) -> &'static str {
     if histograms.all(NoisyHistogram::has_shares) { "good" } else { "noise-dominated" }
 }

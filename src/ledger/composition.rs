@@ -140,7 +140,7 @@ impl Ledger {
     }
 
     /// Returns the composition of the privacy losses of all entries; `None` if all of them are
-    /// Gaussian, if a loss is too large for it, or if no loss is known for the target.
+    /// Gaussian, if a loss is too large to compose, or if no loss is known for the target.
     fn losses(&self, target: &Adjacency) -> Result<Option<pld::Composition>, CompositionError> {
         let is_gaussian = |charge: &Charge| charge.pure.is_none() && charge.sampled.is_none();
         if self.entries.iter().all(|entry| is_gaussian(&entry.charge)) {

@@ -154,8 +154,8 @@ pub fn is_missing_worker(panic: &PanicHookInfo<'_>) -> bool {
     engine && text.is_some_and(|text| text.contains("buzzer") || text.contains("RecvError"))
 }
 
-/// Runs `work` on every worker of this process and returns the results. In a cluster, takes the
-/// number of this process and its links to the others.
+/// Runs `work` on every worker of this process and returns the results. In a cluster, `cluster`
+/// holds the number of this process and its links to the others.
 pub(super) fn execute<T: Send + 'static>(
     workers: usize,
     cluster: Option<(usize, ProcessLinks)>,

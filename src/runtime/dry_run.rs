@@ -35,7 +35,7 @@ pub struct DryRun {
     pub left_out: Option<u64>,
     /// Records that count if entities are protected: those within their limits, or means of these.
     pub counting: Option<u64>,
-    /// The same by epoch; empty if single records are protected.
+    /// Number of records that count by epoch; empty if single records are protected.
     pub counting_by_epoch: BTreeMap<u64, u64>,
     /// The number of values of each column among the records that count.
     pub values: Vec<u64>,

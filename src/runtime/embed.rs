@@ -1,9 +1,9 @@
 //! Publishing from your own timely dataflow.
 //!
-//! A [`Publisher`] does what a run does, without its source: it opens a state directory, pays the
-//! ledger before the first release, draws the noise from the operating system, commits each epoch
-//! to the private log and then publishes it in the public log. It resumes after the last committed
-//! epoch.
+//! A [`Publisher`] does what a run does, without its source. It opens a state directory, pays the
+//! ledger before the first release, and draws the noise from the operating system. It commits each
+//! epoch to the private log and then publishes it in the public log. It resumes after the last
+//! committed epoch.
 //!
 //! One dependency is enough. Without the default features the library has no command, no Parquet
 //! and no plots; the prelude exports the version of timely to use:
@@ -12,7 +12,7 @@
 //! [dependencies]
 //! hushflow = { git = "https://github.com/hushflow/hushflow", default-features = false }
 //! ```
-//! or `path = "…"` in place of `git`. This is a whole program, and a second start resumes it:
+//! or `path = "…"` in place of `git`. This is a complete program; a second start resumes it:
 //!
 //! ```
 //! use hushflow::prelude::*;
@@ -403,8 +403,8 @@ impl<T: Clone + 'static> EpochInput<T> {
         self.send_counted(None, event_time, item)
     }
 
-    /// Sends an item as [`send`](Self::send) does, with its position in the partition: any numbers
-    /// by which the program finds the item after it again.
+    /// Sends an item as [`send`](Self::send) does, with its position in the partition: any number
+    /// by which the program can find the next item again.
     pub fn send_at(&mut self, position: u64, event_time: i64, item: T) -> bool {
         self.send_counted(Some(position), event_time, item)
     }

@@ -127,7 +127,7 @@ impl PartitionReader {
         ResumePoint { position: self.last, clock, ..ResumePoint::START }
     }
 
-    /// Records where it resumes after each of the epochs up to `due`, before they close.
+    /// Records where the partition resumes after each of the epochs up to `due`, before they close.
     pub(super) fn close(&mut self, due: u64, clock: Clock) {
         let mut partitions = self.positions.lock();
         let Some(partition) = partitions.get_mut(&self.partition) else { return };

@@ -5,11 +5,11 @@
 //!
 //! Records are dealt as they come; only the first closed epochs are held back, because nothing is
 //! committed before one closes. So no row is lost or reordered, and what is held is a few marks.
-//! The first check ends after [`FIRST_ROWS`] rows from the first epoch on, at the end of the input,
-//! or, in a live stream, when an epoch has closed and the next row has not arrived: a live stream
-//! is never delayed by a wait for more rows. Of several sources, [`FIRST_ROWS`] rows each are
-//! examined, so the first check does not depend on which one is read first. If one of them is live,
-//! the first check ends after a tenth of a second without a row.
+//! The first check ends after [`FIRST_ROWS`] rows from the first epoch on, or at the end of the
+//! input. In a live stream it also ends when an epoch has closed and the next row has not arrived:
+//! a live stream is never delayed by a wait for more rows. Of several sources, [`FIRST_ROWS`] rows
+//! each are examined, so the first check does not depend on which one is read first. If one of them
+//! is live, the first check ends after a tenth of a second without a row.
 //!
 //! Later rows are judged whenever the clock closes epochs, before any of these is published. A run
 //! that stops there first commits the epochs before, each with the state of the judge. The next run
@@ -43,7 +43,7 @@ pub(super) struct ClosedEpochs {
     pub(super) counters: Vec<RowCounters>,
     /// The position at which each source, or each of its partitions, resumes.
     pub(super) resumes: Vec<SourceResume>,
-    /// The state of the judge, if a run that resumes judges its rows.
+    /// The state of the judge, if later rows are judged: a resumed run continues from it.
     pub(super) judged: Option<Box<JudgeState>>,
 }
 

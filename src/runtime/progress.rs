@@ -332,7 +332,8 @@ mod tests {
         assert!(clocks.close_all().is_empty());
         clocks.readers[1].idle.partition = true;
         assert_eq!(clocks.close_all(), [(4, vec![(40, 41), (0, 0), (90, 91)])]);
-        // Without an active partition, the source's furthest clock counts, and still holds others.
+        // Without an active partition, the source's furthest clock counts, and the other source
+        // still waits for it.
         clocks.readers[0].idle.partition = true;
         assert!(clocks.due() == 4 && clocks.close_all().is_empty());
         clocks.readers[1].idle.partition = false;

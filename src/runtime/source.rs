@@ -1,8 +1,8 @@
 //! The source operator of a worker: sends what the reader deals to it.
 //!
-//! It holds a capability at the oldest epoch that may still get records, and advances it only when
-//! the reader reports closed epochs, past as many of these as may be closed. It never drops its
-//! capability when the reader fails or dies.
+//! It holds a capability at the oldest epoch that may still get records. It advances the capability
+//! only when the reader reports closed epochs, past as many of these as may be closed. It never
+//! drops the capability when the reader fails or dies.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -124,9 +124,10 @@ impl SourceStart {
     }
 }
 
-/// Closes the epochs from `open` up to `limit`, calls `mark` with where a run resumes after each,
-/// and returns the first open one. A jump of the clock closes any number of epochs with one mark;
-/// what is beyond the limit stays in `closed`, to be closed as fast as epochs are committed.
+/// Closes the epochs from `open` up to `limit`, calls `mark` with the positions at which a run
+/// resumes after each, and returns the first open one. A jump of the clock closes any number of
+/// epochs with one mark; what is beyond the limit stays in `closed`, to be closed as fast as epochs
+/// are committed.
 fn close(
     closed: &mut VecDeque<ClosedRun>,
     mut open: u64,

@@ -188,7 +188,7 @@ impl EpochClock {
         if self.late_from == u64::MAX { 0 } else { self.late_from }
     }
 
-    /// The same, as positions record it: `u64::MAX` if unknown.
+    /// As [`late_from`](Self::late_from), in the form that positions record: `u64::MAX` if unknown.
     pub(super) fn late_row(&self) -> u64 {
         self.late_from
     }

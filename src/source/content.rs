@@ -28,7 +28,7 @@ pub(super) struct RowRules {
     pub(super) needs_positions: bool,
 }
 
-/// Reason why a row can't be used: the defect, and its field unless it is one of the whole row.
+/// Reason why a row can't be used: the defect, and its field unless the whole row is defective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnusableRow {
     pub(super) slot: Option<u16>,

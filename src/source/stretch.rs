@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(stretches.behind_clock.counters.rows, 0);
     }
 
-    /// Rows before the first epoch are a stretch only after others.
+    /// Rows before the first epoch are a stretch only if other rows come before them.
     #[test]
     fn a_source_may_begin_before_the_first_epoch() {
         let (mut stretches, mut counters) = (Stretches::default(), RowCounters::default());

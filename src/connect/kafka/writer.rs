@@ -8,10 +8,10 @@
 //! Lines are written in transactions over all partitions, under one transactional id per topic.
 //! Opening the sink takes the id over: the server aborts another writer's open transaction and
 //! refuses its later writes. Only then does the sink look for the last committed message of each
-//! partition. Ids rise within a partition, and a transaction ends before the next one begins, so
-//! every line up to the highest id found is there, and the sink resumes after it. So readers of
-//! committed messages never see a line twice, even if a writer was killed or its messages are still
-//! in flight.
+//! partition. Ids rise within a partition, and a transaction ends before the next one begins. So
+//! every line up to the highest id found is there, and the sink resumes after it. Readers of
+//! committed messages therefore never see a line twice, even if a writer was killed or its messages
+//! are still in flight.
 
 use std::time::Duration;
 

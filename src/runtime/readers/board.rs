@@ -113,7 +113,7 @@ impl RangeSupply for BoardSupply {
         progress = waited.unwrap_or_else(PoisonError::into_inner).0;
         match progress.ranges.get(&range) {
             Some(Some(_)) => progress.ranges.remove(&range).flatten(),
-            // It was taken before, and not used.
+            // The range was taken before and not used, so it is read in its turn.
             None if progress.next > range => Some(ParsedRange::default()),
             _ => None,
         }
@@ -166,7 +166,7 @@ mod tests {
         assert!(supply.take(1).is_some_and(|range| !range.extent.is_parsed));
         assert_eq!(supply.take(2).map(|range| range.extent.end), Some(20));
         assert_eq!(board.hand_out(), Some((3, 2)));
-        // Those before the one that is wanted are forgotten.
+        // Ranges before the one that is wanted are forgotten.
         assert!(supply.take(4).is_none());
         board.put(3, parsed(30));
         assert!(!supply.is_ready(3));

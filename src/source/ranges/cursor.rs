@@ -196,7 +196,8 @@ impl RangeCursor {
         })
     }
 
-    /// Returns the content of a row, and adds the values of a record to `values`, unless they stay.
+    /// Returns the content of a row, and adds the values of a record to `values`, unless they stay
+    /// in the range.
     pub(crate) fn content(&self, taken: &TakenRow, values: &mut Vec<f64>) -> RowContent {
         let ParsedRow { event, key, outcome, .. } = taken.row;
         let (event, outcome) = match outcome {

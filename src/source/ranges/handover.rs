@@ -4,7 +4,7 @@
 //! records are padded to the number of rows. How many marks close epochs together depends on event
 //! times, so marks are padded to the most that there can be: one for each epoch that the public
 //! clock has closed. A mark ends with an epoch that the clock has reached, or before the first row
-//! of a later epoch; so there is at most one for each row, one for each first row of an epoch among
+//! of a later epoch. So there is at most one for each row, one for each first row of an epoch among
 //! them, and one for each first row in the state.
 
 use std::collections::VecDeque;

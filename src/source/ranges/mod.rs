@@ -3,10 +3,10 @@
 //! **Equal to one reader.** One reader takes the rows of all files in their order. Its clock is the
 //! running maximum over the rows before; whether a row leaps, is late, or closes epochs depends on
 //! that clock, and so on all rows before it. But what a row *holds* depends on the row alone. So
-//! the work is cut there: ranges are parsed at once, in any order and anywhere
-//! ([`RangeParser`]), and their rows then pass one clock in the order of the files, in the same
-//! code as rows that are not parsed ahead ([`RangeCursor`]). It would not suffice to combine one
-//! maximum for each range: whether a row leaps depends on every row before it.
+//! the work is cut there. Ranges are parsed at once, in any order and anywhere ([`RangeParser`]).
+//! Their rows then pass one clock in the order of the files, in the same code as rows that are not
+//! parsed ahead ([`RangeCursor`]). It would not suffice to combine one maximum for each range:
+//! whether a row leaps depends on every row before it.
 //!
 //! **Where a range begins.** A range is the rows whose first byte lies in a stretch of
 //! [`RangePlan::STRETCH`] bytes. Whether a line end in a CSV file ends a row or lies within quotes

@@ -247,7 +247,7 @@ fn check_equal(one: &Outcome, found: &Outcome) {
     assert!(found.elsewhere > 0 || one.events == found.events);
     if one.error.is_none() {
         assert!(one.records == found.records, "the records differ");
-        // One reader leaves out what a leaping row holds.
+        // A single reader does not read the other fields of a row whose clock leaps.
         let is_comparable = one.counters.clock_jump == 0;
         assert!(!is_comparable || one.survey.0 == found.survey.0, "the surveys differ");
         // Other processes don't send unlisted keys.
@@ -285,7 +285,8 @@ fn parquet(text: &[u8], groups: &[usize]) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// The text of a CSV file: rows of an event, the delay of its arrival, and what is special.
+/// The text of a CSV file. A row is given by the second of its event, the delay of its arrival in
+/// seconds, and a kind that chooses its other fields.
 fn csv(rows: &[(u32, u32, u32)], line_end: &str) -> Vec<u8> {
     let mut text = format!("event,arrival,key,note,x,who{line_end}");
     for &(event, delay, kind) in rows {
