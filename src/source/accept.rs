@@ -149,8 +149,8 @@ impl SourceReader {
         }
     }
 
-    /// Returns an error if the input ends while its clock leaps: time has really passed, or the
-    /// start is wrong.
+    /// Returns an error if [`LEAPS_IN_A_ROW`] consecutive rows leap, in an input that has an end:
+    /// time has really passed, or the start is wrong.
     pub(super) fn check_leaps(&self) -> Result<(), SourceError> {
         if self.is_live || self.epochs.leaps_in_a_row() < LEAPS_IN_A_ROW {
             return Ok(());

@@ -38,8 +38,8 @@ struct ParquetFiles {
 }
 
 /// Opens the files at a position. Checks each file before anything is published: it must be
-/// readable, and text if text is expected. Packed files are unpacked to their ends, so that a
-/// damaged one is refused before any budget is spent.
+/// readable, and if text is expected, not packed in an unknown way or under another suffix. Packed
+/// files are unpacked to their ends, so that a damaged one is refused before any budget is spent.
 pub(super) fn open(paths: &[PathBuf], opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
     let is_text = opening.shape.format != Format::Parquet;
     // Earlier files have been read, and may be gone.
