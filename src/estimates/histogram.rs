@@ -194,7 +194,7 @@ pub(super) fn quality<'a>(mut histograms: impl Iterator<Item = &'a NoisyHistogra
     if histograms.all(NoisyHistogram::has_shares) { "good" } else { "noise-dominated" }
 }
 
-/// The interval of the number of records, given the quality.
+/// The interval of the number of records, conditional on the quality.
 pub(super) fn count_interval<'a>(
     moments: &Moments,
     histograms: impl Iterator<Item = &'a NoisyHistogram>,

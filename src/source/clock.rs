@@ -311,7 +311,8 @@ mod tests {
         Pipeline::parse(text, "p.toml".as_ref()).expect("a valid file").sources.remove(0)
     }
 
-    /// Positions to resume from that differ in the epochs of records before the third epoch closed.
+    /// Clocks that resume after the third epoch, from two positions. They differ because records
+    /// before its end lie in different epochs.
     fn resumed(source: &Source, restarts: bool) -> [EpochClock; 2] {
         [12_000_000, 27_000_000].map(|time| {
             let clock = Clock { time, ..Clock::START };

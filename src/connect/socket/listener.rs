@@ -25,7 +25,7 @@ use crate::security::{Link, TlsAcceptor};
 
 /// Maximum number of waiting connections. They also take at most one in this many of the process's
 /// file descriptors (or four, if that is more), so that the log, the ledger and the sinks get the
-/// others.
+/// rest.
 const WAITING: usize = 64;
 const DESCRIPTORS_EACH: usize = 16;
 

@@ -168,8 +168,8 @@ impl RangePlan {
         }
     }
 
-    /// Whether the rows of a stretch can't continue at a position within it. Outside of text files,
-    /// where nothing is guessed, they begin where the stretch does.
+    /// Whether the rows of a stretch can't continue at a position within it. Outside of text files
+    /// nothing is guessed: the rows begin where the stretch does.
     fn is_missed(&self, stretch: &FileStretch, position: Position) -> bool {
         let is_text = matches!(self.file(position.part), FileCut::Bytes(_));
         !is_text && self.offset(position) != stretch.from
