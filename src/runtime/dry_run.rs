@@ -152,7 +152,7 @@ impl Rehearsal {
                     self.clocks.readers[index].advance(mark, self.clocks.closed);
                 }
                 Ok(SourceEvent::End) => self.clocks.readers[index].ended = true,
-                // A run that reads a single source does not end its first check.
+                // A run that reads a single source stops at a fault without ending its first check.
                 Err(fault) if readers.len() == 1 => return Err(fault),
                 Err(fault) => self.clocks.readers[index].fault = Some(fault),
             }
