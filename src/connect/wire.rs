@@ -1,5 +1,5 @@
 //! A connection to a server that speaks in lines and length-prefixed bytes. No wait outlasts the
-//! run or [`SILENCE`]. Paths name servers as `host[:port]`.
+//! run or a limit, usually [`SILENCE`]. Paths name servers as `host[:port]`.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -123,8 +123,8 @@ impl ServerConnection {
         self.is_plain() && !self.link.socket().peer_addr().is_ok_and(is_loopback)
     }
 
-    /// Explains the end of a plain connection on which the server has not sent anything: one that
-    /// requires TLS ends it so.
+    /// Explains the end of a plain connection on which the server has not sent anything: a server
+    /// that requires TLS ends it so.
     fn ended(&self, error: io::Error) -> io::Error {
         let is_end = matches!(
             error.kind(),

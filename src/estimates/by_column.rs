@@ -112,8 +112,8 @@ impl ColumnwiseEstimate {
         Some((density.mean[0], density.mean_noise[0]))
     }
 
-    /// A covariance and its noise. A variance is that of the density of its column, which the noise
-    /// leaves above 0.
+    /// A covariance and its noise. A variance is that of the density of its column, after the
+    /// view's projection.
     fn covariance(&self, pair: (usize, usize)) -> Option<(f64, f64)> {
         if pair.0 == pair.1 {
             let density = self.columns[pair.0].as_ref().ok()?;

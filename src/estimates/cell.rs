@@ -14,7 +14,8 @@ pub enum Cell {
     Value(f64, f64),
     /// A value of unknown noise.
     Plain(f64),
-    /// The ends of an interval that is longer on one side of its value; one may be infinite.
+    /// The ends of an interval that is longer on one side of its value, or for which ± would reach
+    /// beyond the bounds; one may be infinite.
     Range(f64, f64),
     /// An upper bound of a value without an estimate.
     AtMost(f64),
@@ -30,8 +31,9 @@ impl Cell {
         shown.map_or(Cell::Empty, |value| Self::of_interval(value, interval, CORRELATIONS))
     }
 
-    /// Returns the cell of a value with its interval: its ends if one side is much longer, or if a
-    /// number that ± covers is not within `bounds`, which contain the interval.
+    /// Returns the cell of a value with its interval. It holds the ends of the interval if one side
+    /// is much longer, or if a number that ± covers is not within `bounds`, which contain the
+    /// interval.
     pub(super) fn of_interval(value: f64, interval: Interval, bounds: Interval) -> Self {
         let (below, above) = (value - interval.lower, interval.upper - value);
         let reach = below.max(above);

@@ -158,7 +158,8 @@ impl EstimateRecord {
         rows
     }
 
-    /// Returns the text about the estimate as a whole: its quality, or the reason for its lack.
+    /// Returns the text about the estimate as a whole: its quality, or the reason why there is
+    /// none.
     pub fn word(&self) -> Option<&str> {
         let word = self.fields.iter().find_map(|field| match &field.value {
             FieldValue::Word(word) => Some(word.as_str()),

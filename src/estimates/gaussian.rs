@@ -394,8 +394,8 @@ mod tests {
         }
     }
 
-    /// A correlation of 2. The quality of a line is that of its count: a quality that depended on
-    /// such numbers would collect lines whose other numbers are wrong as well.
+    /// A correlation of 2. The quality of a line follows from its count and not from such numbers:
+    /// these would select lines whose other numbers are wrong as well.
     #[test]
     fn a_correlation_wholly_beyond_one_has_an_interval_at_one() {
         let beyond = estimate(400.0);

@@ -181,19 +181,20 @@ impl OneAverage for Histograms {
     }
 }
 
-/// Returns the confidence of each of some statements, so that they hold together if they should.
+/// Returns the confidence of each of `statements` statements. If `confidence` is joint, all of them
+/// hold together.
 pub(super) fn each(confidence: Confidence, statements: usize) -> Confidence {
     let statements = if confidence.joint { statements.max(1) } else { 1 };
     let level = 1.0 - (1.0 - confidence.level) / statements as f64;
     Confidence { level, joint: false, ..confidence }
 }
 
-/// `good`, or `noise-dominated` if a total can't be told from 0.
+/// `good`, or `noise-dominated` if noise hides whether a total is above 0.
 pub(super) fn quality<'a>(mut histograms: impl Iterator<Item = &'a NoisyHistogram>) -> &'static str {
     if histograms.all(NoisyHistogram::has_shares) { "good" } else { "noise-dominated" }
 }
 
-/// The interval of the number of records, given the quality.
+/// The interval of the number of records, conditional on the quality.
 pub(super) fn count_interval<'a>(
     moments: &Moments,
     histograms: impl Iterator<Item = &'a NoisyHistogram>,

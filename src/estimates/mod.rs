@@ -73,14 +73,14 @@ pub struct EstimatorKind {
     needs: SecondMoment,
     /// Histograms that the estimator needs.
     histograms: HistogramNeed,
-    /// Whether it brings the workloads of its views ([`ViewEstimator::decays`]).
+    /// Whether the estimator sets the workloads of its views itself ([`ViewEstimator::decays`]).
     own_workloads: bool,
     /// The flag of `tail` that gives all its parameters; `None` if `tail --view` names it.
     pub flag: Option<Flag>,
     /// Its parameters in `[[views]]`.
     pub(crate) fields: &'static [FieldDefinition],
-    /// Reads its parameters from a section of `[[views]]`. A function that returns `None` has
-    /// reported why.
+    /// Reads its parameters from a section of `[[views]]`. If it returns `None`, it has reported
+    /// why.
     read: fn(&Section<'_>, &LogFacts<'_>) -> Option<Arc<dyn ViewEstimator>>,
 }
 
@@ -159,7 +159,8 @@ impl LogFacts<'_> {
         }
     }
 
-    /// Returns the position of a column, or reports that there is no such column.
+    /// Returns the position of a column, or reports that there is no such column. If the columns
+    /// are unknown, returns 0 and reports nothing.
     fn column(&self, name: &Field<'_, &str>) -> Option<usize> {
         let Some(columns) = &self.columns else { return Some(0) };
         let found = columns.iter().position(|column| *column == name.value);
@@ -208,7 +209,7 @@ impl EstimatorKind {
         }
     }
 
-    /// Returns its parameters, which flags of `tail` set: name and help text.
+    /// Returns the name and the help text of each parameter that has a flag of `tail` of its own.
     pub fn numbers(&self) -> impl Iterator<Item = (&'static str, String)> {
         let fields = if self.flag.is_some() { &[] } else { self.fields };
         fields.iter().map(|field| {
@@ -230,7 +231,8 @@ impl EstimatorKind {
         self.with_fields(fields.unwrap_or_default(), log)
     }
 
-    /// Makes the estimator from some of its [numbers](Self::numbers). Defaults hold for the others.
+    /// Makes the estimator from some of its [numbers](Self::numbers). The others have their
+    /// defaults.
     ///
     /// # Errors
     /// A number out of its range, or what the log lacks.
@@ -449,8 +451,8 @@ pub trait Estimate: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The count that every output shows, within its interval; `None` if the log holds estimates of
-    /// windows.
+    /// The count that every output shows, moved to the nearest end if it is outside its interval;
+    /// `None` if the log holds estimates of windows.
     fn shown_count(&self) -> Option<f64> {
         let count = self.moments()?.count();
         Some(self.count_interval().map_or(count, |interval| interval.nearest(count)))

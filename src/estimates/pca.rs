@@ -2,8 +2,8 @@
 //!
 //! [`principal`](hushflow_mechanism::estimate::principal) has the derivations. With missing values
 //! by column, covariances of pairs are of different rows. Under the assumption that values are
-//! missing at random, they are treated as one covariance matrix. Its noise is the largest of any
-//! entry. Like that of a released matrix, it is √2 times as large on the diagonal as off it.
+//! missing at random, they are treated as one covariance matrix. Its noise is that of the noisiest
+//! entry. As in a released matrix, the noise is √2 times as large on the diagonal as off it.
 
 use std::f64::consts::SQRT_2;
 use std::sync::Arc;

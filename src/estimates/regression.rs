@@ -21,7 +21,8 @@
 //! = 2 max √Σⱼ Wᵢⱼ (Bandeira & van Handel 2016). So B̂ + κI with κ = max(0, ω − λ_min(B̂)) replaces
 //! B̂ above: then no direction appears to vary less than the noise level ω. The ridge is computed
 //! from released and public numbers, as in Wang 2018 (AdaSSP), but without a budget of its own. If
-//! the ridge is above 0, the data do not determine the line, and there are no intervals.
+//! the ridge is above 0, the data do not determine the line, and its coefficients have no
+//! intervals.
 //!
 //! **Standard errors.** ĉ − B̂θ = e − Eθ has exactly the covariance V, Vᵢᵢ = wᵢ + Σⱼ Wᵢⱼθⱼ², Vᵢⱼ =
 //! Wᵢⱼθᵢθⱼ. To first order that of θ̂ is GVG with G = (B̂ + N)⁻¹, at θ = θ̂. Intervals come from
@@ -30,11 +31,12 @@
 //!
 //! **Missing values by column.** Each covariance is of the rows that have both columns, and the
 //! moments of the complete rows are not released. So there is a line only under the assumption that
-//! values are missing at random, and only if released numbers do not contradict it. Contradictions
-//! are a mean over the rows of a pair, or a residual variance that is negative beyond its noise.
-//! The records of the formulas are replaced by ones at the estimated mean: B = n (1, 0; 0, Σ), n
-//! the least count of a pair, with the noises of the means and covariances. Then the line's slopes
-//! are those of the covariances, and it passes through the means.
+//! values are missing at random, and only if released numbers do not contradict it. They contradict
+//! it if a column's mean over the rows of a pair differs from its mean over all its rows, or if a
+//! residual variance is negative, by more than `CONTRADICTION` standard deviations. The records of
+//! the formulas are replaced by ones at the estimated mean: B = n (1, 0; 0, Σ), n the least count
+//! of a pair, with the noises of the means and covariances. Then the line's slopes are those of the
+//! covariances, and it passes through the means.
 //!
 //! **Residuals.** ns² = Σy² − 2θᵀc + θᵀBθ. At θ̂ its estimate is too small by tr(GV) on average,
 //! which is added. To first order its noise has variance τ₂² + 4Σᵢ wᵢθᵢ² + Σᵢⱼ (2 − δᵢⱼ) Wᵢⱼθᵢ²θⱼ².

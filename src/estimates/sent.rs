@@ -28,8 +28,8 @@ impl SentRecords {
     /// Meaning of the cell of a table.
     pub const LEGEND: &str = "counted %: share of the records of entities in the epochs in which they count";
 
-    /// Estimates both, with intervals at this level; `None` where the log does not release the
-    /// number.
+    /// Estimates the number and the share, with intervals at this level; `None` where the log does
+    /// not release the number.
     pub fn of(moments: &Moments, level: f64) -> Option<Self> {
         let (number, noise) = moments.sent()?;
         let reach = noise * Confidence { level, ..Confidence::default() }.normal_quantile();

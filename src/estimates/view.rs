@@ -177,7 +177,8 @@ impl EstimateView {
     /// of the release.
     ///
     /// # Errors
-    /// One is chosen for an estimator with workloads of its own, or a matrix with too few rows.
+    /// A workload is chosen for an estimator with workloads of its own, or a matrix has too few
+    /// rows.
     pub fn workload_of(
         estimator: &dyn ViewEstimator,
         chosen: Option<Workload>,

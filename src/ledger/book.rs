@@ -89,7 +89,7 @@ impl LedgerRequest {
         ledger.of_data(data_set.as_deref())?.with(LedgerEntry { identity, started, charge }, budget)
     }
 
-    /// Adds the entry even if it exceeds the budget.
+    /// Adds the charge as a reserved entry, even if it exceeds the budget.
     fn count(self, mut ledger: Ledger) -> Ledger {
         let Self { charge, budget, data_set, started, .. } = self;
         ledger.budget = ledger.budget.or(budget);

@@ -21,11 +21,12 @@
 //!
 //! **A budget counts μ² only, or ε and δ only.** It limits entries that are chosen after seeing
 //! releases. No theorem for such choices is known for privacy loss distributions: which pair comes
-//! next would depend on losses. So a training run with random batches, whose μ² is that of batches
-//! in order or more, would get nothing for their secrecy. If such a run is the *first* entry of a
-//! ledger, then the budget adds up the δ of all entries and their ε at it instead. That is valid
-//! for entries that are chosen adaptively (Rogers, Roth, Ullman & Vadhan 2016, on filters). The
-//! first entry is fixed before anything is released, so nobody chooses the rule after a loss.
+//! next would depend on losses. The μ² of a training run with random batches is at least that of
+//! batches in order. So such a run would gain nothing from the secrecy of its batches. If such a
+//! run is the *first* entry of a ledger, then the budget adds up the δ of all entries and their ε
+//! at it instead. That is valid for entries that are chosen adaptively (Rogers, Roth, Ullman &
+//! Vadhan 2016, on filters). The first entry is fixed before anything is released, so nobody
+//! chooses the rule after a loss.
 
 use super::{Charge, CompositionError, Ledger};
 use hushflow_mechanism::accounting::adjacency::Adjacency;
@@ -110,8 +111,8 @@ impl Charge {
 }
 
 impl Ledger {
-    /// Returns the least known ε of all entries together about such streams, rounded up; `None`
-    /// where the discretisation of the noise uses up δ.
+    /// Returns the least known ε of all entries together under this neighbour relation, rounded up;
+    /// `None` where the discretisation of the noise uses up δ.
     ///
     /// # Errors
     /// As [`composition`](Self::composition).
@@ -139,7 +140,7 @@ impl Ledger {
     }
 
     /// Returns the composition of the privacy losses of all entries; `None` if all of them are
-    /// Gaussian, if a loss is too large for it, or if no loss is known for the target.
+    /// Gaussian, if a loss is too large to compose, or if no loss is known for the target.
     fn losses(&self, target: &Adjacency) -> Result<Option<pld::Composition>, CompositionError> {
         let is_gaussian = |charge: &Charge| charge.pure.is_none() && charge.sampled.is_none();
         if self.entries.iter().all(|entry| is_gaussian(&entry.charge)) {

@@ -19,7 +19,7 @@ pub enum CompositionError {
         /// Its name.
         pipeline: String,
     },
-    /// One of them is about other streams.
+    /// The guarantee of one of them can't be converted to the neighbour relation in question.
     #[error("pipeline {pipeline:?}: {reason}")]
     Incomparable {
         /// Its name.

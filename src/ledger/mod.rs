@@ -41,7 +41,7 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::windows::WindowOverlap;
 use serde::{Deserialize, Serialize};
 
-/// Spending of a pipeline with all releases of one state directory.
+/// Spending of a pipeline on all releases of one state directory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Charge {
@@ -394,7 +394,8 @@ impl Ledger {
             .try_fold(Spending::NOTHING, |sum, entry| Ok(sum.and(entry.charge.spending_about(about, rule)?)?))
     }
 
-    /// Returns how a budget adds up the entries, of which `next` is the first if there are none.
+    /// Returns how a budget adds up the entries. The first entry decides; if there is none, `next`
+    /// does.
     fn rule(&self, next: Option<&Charge>) -> BudgetRule {
         match self.entries.first().map(|entry| &entry.charge).or(next) {
             Some(Charge { sampled: Some(_), .. }) => BudgetRule::Guarantees,

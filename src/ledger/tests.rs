@@ -173,14 +173,14 @@ fn pure_privacy_is_charged_by_its_worst_case() {
     // Randomised response twice: δ(1.5) = p² (1 − e^−0.5), p = e/(1 + e).
     let worst = (1.0_f64 / (1.0 + (-1.0_f64).exp())).powi(2) * (1.0 - (-0.5_f64).exp());
     assert!(two(MeanMethod::Tukey, true) > worst && two(MeanMethod::Resilience, true) > worst, "{worst}");
-    // Two thirds of ε are pure and a third is Gaussian: p = e^⅔/(1 + e^⅔), and twice ⅔ is below
-    // 1.5, so only total variation is certain.
+    // Two thirds of ε are pure, p = e^⅔/(1 + e^⅔), and a third is Gaussian. Twice ⅔ is below 1.5,
+    // so only the total variation is sure to count in δ(1.5).
     let less = two(MeanMethod::Resilience, false);
     assert!(less > 1e-7 && less < two(MeanMethod::Resilience, true), "{less}");
 }
 
-/// Two covariances, one of which selects, and a stream: μ² is the sum of 2ρ, of 2ρ and πρ by parts,
-/// and of the stream's. Written entries are read back.
+/// Two covariances, one of which selects, and a stream: μ² is the sum of 2ρ of the first, of 2ρ and
+/// πρ of the parts of the second, and of the stream's μ². Written entries are read back.
 #[test]
 fn covariances_add_up_with_streams() {
     use covariance::CovarianceMethod::{Pace, Ssp};

@@ -41,7 +41,7 @@ const LEARNT: f64 = 0.25;
 /// Maximum number of windows that a trial estimates.
 const MAX_WINDOWS: usize = 32;
 
-/// Distance of an outlier from the middle of the bounds, in distances of the bounds.
+/// Distance of an outlier from the middle of the bounds, in widths of the bounds.
 const FAR: f64 = 1e3;
 
 /// Size and confidence of an audit of windows.
@@ -183,7 +183,7 @@ impl WindowAudit {
 /// The records of the unit in the two streams.
 #[derive(Clone, Copy, PartialEq)]
 enum Canary {
-    /// Means: outliers on either side. Covariances: a corner, and the middle.
+    /// Means: outliers on either side. Covariances: a corner, and the middle or no record.
     Far,
     /// Covariances: a corner, and the corner with every second value at its other bound.
     Alternating,

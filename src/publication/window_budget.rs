@@ -163,8 +163,8 @@ mod tests {
 
     const SPANS: [&str; 4] = ["", "window = 5", "window = 8\nstride = 2", "window = 'growing'"];
 
-    /// The (ε, δ) of all windows is kept and nearly used up, however it is divided among them. A
-    /// ledger records at least the charge of one window of one record.
+    /// The (ε, δ) of all windows is kept and nearly used up, however it is divided among them. The
+    /// charge states this (ε, δ), the number of epochs and the unit.
     #[test]
     fn all_windows_of_a_unit_spend_the_promise() {
         let (epsilon, delta) = (Epsilon::new(2.0).unwrap(), Delta::new(1e-6).unwrap());

@@ -9,8 +9,8 @@
 //! entities are protected, the budget is divided ([`window_budget`](super::window_budget)).
 //!
 //! The estimators are those of [`estimators::mean`](crate::estimators::mean) and
-//! [`estimators::covariance`](crate::estimators::covariance). Their results equal those of
-//! `hushflow mean` and `hushflow covariance` on the same rows.
+//! [`estimators::covariance`](crate::estimators::covariance). On the same rows they compute what
+//! `hushflow mean` and `hushflow covariance` compute.
 
 use std::f64::consts::TAU;
 use std::sync::Arc;
@@ -208,7 +208,7 @@ impl WindowPublication {
     }
 
     /// Returns the report of a window of `rows` made-up rows. Its noise forecasts that of a window
-    /// of as many rows; it reads no data and spends nothing.
+    /// of as many rows. The forecast reads no data and spends nothing.
     pub fn forecast(&self, rows: usize) -> Option<Map<String, Value>> {
         let columns: Vec<String> = self.parameters.columns.iter().map(|column| column.name.clone()).collect();
         let mut generator = NoiseSource::Seeded(0).generator(0, 0).ok()?;
@@ -217,7 +217,7 @@ impl WindowPublication {
     }
 
     /// Returns rows that are normal about the middle of the bounds, with the stated scale, or a
-    /// sixth of the bounds' distance. They are always the same.
+    /// sixth of the width of the bounds. They are always the same.
     pub(super) fn made_up_rows(&self, rows: usize) -> Vec<f64> {
         let scales = match &self.estimator {
             WindowEstimator::Mean { scale: Scale::Known(scales), .. } => Some(scales),
@@ -267,8 +267,8 @@ pub enum WindowEstimate {
 }
 
 impl WindowEstimate {
-    /// Returns the numbers to release for a window with these rows. The command gives the same
-    /// result on the same rows.
+    /// Returns the numbers to release for a window with these rows. The command computes the same
+    /// from the same rows.
     pub fn numbers(&self, rows: &[f64], generator: &mut NoiseGenerator) -> Vec<i128> {
         let mut numbers = Vec::new();
         match self {

@@ -1,10 +1,10 @@
 //! Cluster bootstrap: connects the processes of a run before the dataflow starts.
 //!
-//! Every process calls those before it, each from a separate thread, and is called by those after
-//! it. The called side is one loop over non-blocking connections, so a slow or silent caller delays
-//! no other. A caller has five seconds for the handshake. If too many wait, the oldest is dropped.
-//! A caller without the key is dropped and counted. A connected process keeps its number. If it
-//! ends before the dataflow starts, the others end at once.
+//! Every process calls those with lower numbers, each from a separate thread, and is called by
+//! those with higher numbers. The called side is one loop over non-blocking connections, so a slow
+//! or silent caller delays no other. A caller has five seconds for the handshake. If too many wait,
+//! the oldest is dropped. A caller without the key is dropped and counted. A connected process
+//! keeps its number. If it ends before the dataflow starts, the others end at once.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::iter;
@@ -233,7 +233,7 @@ struct ClusterBootstrap<'a> {
     links: ProcessLinks,
     callers: Vec<Caller>,
     dropped: u64,
-    /// The difference of the last process that was dropped for it.
+    /// How the last process that was dropped for a difference differs.
     last_difference: Option<&'static str>,
 }
 

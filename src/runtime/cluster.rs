@@ -1,9 +1,9 @@
 //! Processes of a cluster and their worker threads. Every pair of processes has one link, made
 //! before the dataflow starts.
 //!
-//! Process i listens at its own address, calls every process before it, and is called by those
-//! after it ([`bootstrap`](super::bootstrap)). All communication, including the dataflow's own
-//! exchange, uses encrypted links ([`link`](super::link)).
+//! Process i listens at its own address, calls every process with a lower number, and is called by
+//! those with higher numbers ([`bootstrap`](super::bootstrap)). All communication, including the
+//! dataflow's own exchange, uses encrypted links ([`link`](super::link)).
 
 use std::cell::RefCell;
 use std::panic::PanicHookInfo;
@@ -99,7 +99,7 @@ pub enum ClusterError {
         missing: usize,
         /// Seconds waited.
         seconds: u64,
-        /// The difference of a caller, or the number of callers that were dropped.
+        /// How a caller differs from this process, or the number of callers that were dropped.
         reason: String,
     },
     /// A connected process ended before the dataflow started.
@@ -155,8 +155,8 @@ pub fn is_missing_worker(panic: &PanicHookInfo<'_>) -> bool {
     engine && text.is_some_and(|text| text.contains("buzzer") || text.contains("RecvError"))
 }
 
-/// Runs `work` on every worker of this process and returns the results. In a cluster, takes the
-/// number of this process and its links to the others.
+/// Runs `work` on every worker of this process and returns the results. In a cluster, `cluster`
+/// holds the number of this process and its links to the others.
 pub(super) fn execute<T: Send + 'static>(
     workers: usize,
     cluster: Option<(usize, ProcessLinks)>,

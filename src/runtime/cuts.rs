@@ -7,7 +7,8 @@ use hushflow_operators::{BoundEntities, BoundOutput, BoundPlan, Fault, Records};
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::Inspect;
 
-/// By epoch, the records that came, less those that passed. Shared by the workers of a process.
+/// By epoch, the number of records that came, less the number of those that passed. Shared by the
+/// workers of a process.
 #[derive(Clone, Default)]
 pub(super) struct EntityCuts(Arc<Mutex<BTreeMap<u64, i64>>>);
 
@@ -28,7 +29,7 @@ impl EntityCuts {
     }
 
     /// Returns the number of records left out of the epochs up to `last`. Of several records that
-    /// became their mean, all but one are left out.
+    /// became their mean, all but one count as left out.
     pub(super) fn up_to(&self, last: u64) -> u64 {
         let cut: i64 = self.epochs().range(..=last).map(|(_, cut)| cut).sum();
         u64::try_from(cut).unwrap_or(0)

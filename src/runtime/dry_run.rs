@@ -35,9 +35,9 @@ pub struct DryRun {
     pub left_out: Option<u64>,
     /// Records that count if entities are protected: those within their limits, or means of these.
     pub counting: Option<u64>,
-    /// The same by epoch; empty if single records are protected.
+    /// Number of records that count by epoch; empty if single records are protected.
     pub counting_by_epoch: BTreeMap<u64, u64>,
-    /// The values of each column among what counts.
+    /// The number of values of each column among the records that count.
     pub values: Vec<u64>,
     /// The records of each entity in each epoch, if the limits of the dry run ask for them.
     pub spread: Option<EntitySpread>,
@@ -152,7 +152,7 @@ impl Rehearsal {
                     self.clocks.readers[index].advance(mark, self.clocks.closed);
                 }
                 Ok(SourceEvent::End) => self.clocks.readers[index].ended = true,
-                // A run that reads a single source does not end its first check.
+                // A run that reads a single source stops at a fault without ending its first check.
                 Err(fault) if readers.len() == 1 => return Err(fault),
                 Err(fault) => self.clocks.readers[index].fault = Some(fault),
             }

@@ -1,18 +1,18 @@
 //! Publishing from your own timely dataflow.
 //!
-//! A [`Publisher`] does what a run does, without its source: it opens a state directory, pays the
-//! ledger before the first release, draws the noise from the operating system, commits each epoch
-//! to the private log and then shows it in the public log. It resumes after the last committed
-//! epoch.
+//! A [`Publisher`] does what a run does, without its source. It opens a state directory, pays the
+//! ledger before the first release, and draws the noise from the operating system. It commits each
+//! epoch to the private log and then publishes it in the public log. It resumes after the last
+//! committed epoch.
 //!
-//! One dependency is enough. Without the default features the library has no command, Parquet and
-//! plots; the prelude exports the version of timely to use:
+//! One dependency is enough. Without the default features the library has no command, no Parquet
+//! and no plots; the prelude exports the version of timely to use:
 //!
 //! ```toml
 //! [dependencies]
 //! hushflow = { git = "https://github.com/hushflow/hushflow", default-features = false }
 //! ```
-//! or `path = "…"` in place of `git`. This is a whole program, and a second start resumes it:
+//! or `path = "…"` in place of `git`. This is a complete program; a second start resumes it:
 //!
 //! ```
 //! use hushflow::prelude::*;
@@ -59,7 +59,7 @@
 //!
 //! # Means, and people or devices
 //! A view has moments in scaled units. The publication converts their density to the units of the
-//! columns. If all records of an entity are protected together, each record names its own:
+//! columns. If all records of an entity are protected together, each record names its entity:
 //!
 //! ```
 //! # use hushflow::prelude::*;
@@ -86,11 +86,11 @@
 //! - *The clock is public*: [`EpochInput::advance`] takes the times at which records became known,
 //!   not those of private events.
 //! - *Each record is sent once.* After a restart a program sends the same items with the same
-//!   times, in the same order, all of them or from a [position](#where-to-resume) on. Those of
-//!   committed epochs are recognised and left out: they are before [`Publisher::first_epoch`].
+//!   times, in the same order, all of them or from a [position](#where-to-resume) on. Items of
+//!   committed epochs, those before [`Publisher::first_epoch`], are left out.
 //! - *The end is announced*: [`EpochInput::end`]. An input that is dropped earlier looks like
 //!   lost data, and ends the run by a fault.
-
+//!
 //! # Where to resume
 //! A program that can read its input again from a position numbers its items. Each commit then
 //! records, for every partition of the input, after which item a restart continues:
@@ -153,7 +153,7 @@ use crate::pipeline::{KeyBounds, Pipeline};
 use crate::publication::{MomentPublication, Publication, PublicationError};
 use crate::state::PublicReader;
 
-/// The version to use: another version has other stream types.
+/// The version of timely to use: streams of another version have other types.
 pub use timely;
 
 pub use records::Record;
@@ -179,11 +179,12 @@ struct OpenPublication {
 impl Publisher {
     /// Opens a state directory for the publication that a pipeline describes, and finds the epoch
     /// after the last one committed. The pipeline's sources, views and sinks are not used. The
-    /// ledger must have room; it is paid at the first release.
+    /// ledger must have room; the charge is entered before the first release.
     ///
     /// # Errors
     /// [`RunError`]: invalid parameters, a ledger without room, another run that holds the
-    /// directory, damage, or a release of estimates of windows, which need their source.
+    /// directory, damage, or a pipeline that trains, discovers keys, or estimates windows (these
+    /// need their source).
     pub fn open(pipeline: &Pipeline, state: impl Into<PathBuf>) -> Result<Self, RunError> {
         Self::open_with(pipeline, &RunOptions::new(1, state))
     }
@@ -259,7 +260,7 @@ impl Publisher {
         self.0.fault.clone()
     }
 
-    /// A view from the first epoch on. It has seen the releases of earlier runs.
+    /// Returns a function that makes a view, which has seen the releases of earlier runs.
     pub fn view(&self, workload: &Workload) -> impl FnOnce() -> View + use<> {
         let (publisher, workload) = (self.clone(), workload.clone());
         move || {
@@ -281,9 +282,8 @@ impl Publisher {
     }
 
     /// Adds an input for the items of a partition. Each is sent with its position, by
-    /// [`EpochInput::send_at`], from the first one after [`Self::resume_after`] on. The clock goes
-    /// on from where it stood there. A partition is read by one input, on any worker; its number
-    /// is below 2²⁴.
+    /// [`EpochInput::send_at`], from the first one after [`Self::resume_after`] on. The clock
+    /// continues from there. A partition has one input, on any worker, and a number below 2²⁴.
     ///
     /// Another input of the same partition, or a larger number, raises the fault.
     pub fn input_of<'scope, T: Clone + 'static>(
@@ -315,11 +315,11 @@ impl Publisher {
         (EpochInput { items, ends, schedule, clock, reader, fault }, stream)
     }
 
-    /// Runs `work` on every worker thread, which builds a dataflow and feeds it, then steps the
-    /// workers until all is committed. Returns the last epoch committed.
+    /// Runs `work`, which builds a dataflow and feeds it, on every worker thread. Then steps the
+    /// workers until all epochs are committed. Returns the last one.
     ///
     /// # Errors
-    /// [`RunError::Fault`] with the reason of a fault. What was committed before stays committed.
+    /// [`RunError::Fault`] with the reason of a fault. Committed epochs stay committed.
     pub fn run(
         &self,
         workers: usize,
@@ -340,7 +340,7 @@ impl Publisher {
     }
 }
 
-/// Shows a view the releases of earlier runs.
+/// Passes the releases of earlier runs to a view.
 fn see_earlier(view: &mut View, first_epoch: u64, log: &Path) -> Result<(), Box<dyn Error>> {
     if first_epoch > 1 {
         let mut log = PublicReader::open(log)?;
@@ -353,11 +353,11 @@ fn see_earlier(view: &mut View, first_epoch: u64, log: &Path) -> Result<(), Box<
     Ok(())
 }
 
-/// Items at or before the time of their epoch, and the last epoch once the input has ended.
+/// Items, at dataflow times up to their epoch, and the last epoch once the input has ended.
 pub struct EpochStream<'scope, T: Clone + 'static> {
     /// Items with the epochs that they join.
     pub items: StreamVec<'scope, u64, (u64, T)>,
-    /// For [`Publish::publish`].
+    /// The last epoch to release, for [`Publish::publish`].
     pub ends: StreamVec<'scope, u64, u64>,
 }
 
@@ -369,7 +369,7 @@ pub struct EpochInput<T: Clone + 'static> {
     ends: Handle<u64>,
     schedule: Schedule,
     clock: Clock,
-    /// Notes the positions of the items, if they have some.
+    /// Records the positions of the items, if they have positions.
     reader: Option<PartitionReader>,
     fault: Fault,
 }
@@ -393,8 +393,8 @@ impl<T: Clone + 'static> EpochInput<T> {
         }
     }
 
-    /// Sends an item with its event time in microseconds since 1970. Returns whether it counts: an
-    /// item of no epoch, or of an epoch that was committed before, is left out. Items of an
+    /// Sends an item with its event time in microseconds since 1970. Returns whether the item
+    /// counts: an item of no epoch, or of a committed epoch, is left out. Items of an
     /// [`input_of`](Publisher::input_of) are sent with [`send_at`](Self::send_at) instead.
     pub fn send(&mut self, event_time: i64, item: T) -> bool {
         if self.reader.is_some() {
@@ -403,8 +403,8 @@ impl<T: Clone + 'static> EpochInput<T> {
         self.send_counted(None, event_time, item)
     }
 
-    /// Sends an item as [`send`](Self::send) does, with its position in the partition: any numbers
-    /// by which the program finds the item after it again.
+    /// Sends an item as [`send`](Self::send) does, with its position in the partition: any number
+    /// by which the program can find the next item again.
     pub fn send_at(&mut self, position: u64, event_time: i64, item: T) -> bool {
         self.send_counted(Some(position), event_time, item)
     }
@@ -435,13 +435,13 @@ impl<T: Clone + 'static> EpochInput<T> {
 
 /// Publishes records.
 pub trait Publish<'scope> {
-    /// Releases and commits every epoch, and returns it when it is in the public log. `ends`
-    /// carries the last epoch to release, before all inputs close, and moves on with the records:
-    /// its frontier is the clock.
+    /// Releases and commits every epoch, and emits it once it is in the public log. `ends` carries
+    /// the last epoch to release before all inputs close. It advances with the records: its
+    /// frontier is the clock.
     ///
-    /// A record must come at a time not after its epoch; one of an epoch that is committed, or of a
-    /// key that is not in the list, is left out. A record with another number of values, or without
-    /// an entity where entities are protected, raises the fault. Only one dataflow can publish.
+    /// A record must come at a dataflow time not after its epoch. A record of a committed epoch, or
+    /// of an unlisted key, is left out. A record with another number of values, or without an
+    /// entity where entities are protected, raises the fault. Only one dataflow can publish.
     fn publish(
         self,
         publisher: &Publisher,

@@ -73,9 +73,9 @@ fn build_measured(
 
 /// Input of a release.
 pub(super) struct RecordStreams<'scope> {
-    /// Records, at or before the time of their epoch.
+    /// Records, at times no later than their epochs.
     pub(super) records: StreamVec<'scope, u64, Records>,
-    /// Data stored with each epoch, at or before its time.
+    /// Data stored with each epoch, at times no later than the epoch.
     pub(super) marks: StreamVec<'scope, u64, (u64, EpochExtra)>,
     /// The last epoch, once the source has ended.
     pub(super) ends: StreamVec<'scope, u64, u64>,
@@ -99,7 +99,7 @@ pub(super) fn release<'scope>(
     log: Option<Box<dyn CommitLog<EpochExtra>>>,
     fault: &Fault,
 ) -> StreamVec<'scope, u64, ReleasedEpoch> {
-    // Equal on every worker, because it follows from public parameters.
+    // Every worker builds the same operators, because the choice follows from public parameters.
     let clipped = if let Some(cuts) = cuts {
         let bounded = cuts.bound(records.epochs(), measurement, fault.clone());
         marks = marks.concat(admitted(bounded.admitted, fault));

@@ -14,8 +14,8 @@ use super::resume::{recorded, resume_point};
 use crate::source::ResumePoint;
 use crate::state::{Position, SourcePosition};
 
-/// Source tag of the partitions of an embedder: the low byte. Above it is the partition's number.
-/// A training run tags the digest of its rows likewise, but never in the same state directory.
+/// Source tag of the partitions of an embedder: the low byte. Above it is the partition's number. A
+/// training run has the same tag for the digest of its rows; no state directory has both.
 const TAG: u32 = 8;
 
 /// Partitions have numbers below this one.
@@ -127,7 +127,7 @@ impl PartitionReader {
         ResumePoint { position: self.last, clock, ..ResumePoint::START }
     }
 
-    /// Records where it resumes after each of the epochs up to `due`, before they close.
+    /// Records where the partition resumes after each of the epochs up to `due`, before they close.
     pub(super) fn close(&mut self, due: u64, clock: Clock) {
         let mut partitions = self.positions.lock();
         let Some(partition) = partitions.get_mut(&self.partition) else { return };

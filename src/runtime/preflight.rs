@@ -1,25 +1,26 @@
-//! Guards a run against rows that don't count: by a check of its first rows, and by a judgement of
-//! later rows, before anything is charged or published, or with `preflight = "stop"` before more
-//! is. Private problems stop a run by this word alone. Without it they are lines for the operator.
+//! Guards a run against rows that don't count. It checks the first rows and judges later ones
+//! before anything is charged or published; with `preflight = "stop"`, also before each further
+//! epoch is published. Private problems stop a run only with `"stop"`. Otherwise they are lines for
+//! the operator.
 //!
 //! Records are dealt as they come; only the first closed epochs are held back, because nothing is
 //! committed before one closes. So no row is lost or reordered, and what is held is a few marks.
-//! The first check ends after [`FIRST_ROWS`] rows from the first epoch on, at the end of the input,
-//! or, in a live stream, when an epoch has closed and the next row has not arrived: a live stream
-//! is never delayed by a wait for more rows. Of several sources, [`FIRST_ROWS`] rows each are
-//! examined, so the first check does not depend on which one is read first. If one of them is live,
-//! the first check ends after a tenth of a second without a row.
+//! The first check ends after [`FIRST_ROWS`] rows from the first epoch on, or at the end of the
+//! input. In a live stream it also ends when an epoch has closed and the next row has not arrived:
+//! a live stream is never delayed by a wait for more rows. Of several sources, [`FIRST_ROWS`] rows
+//! each are examined, so the first check does not depend on which one is read first. If one of them
+//! is live, the first check ends after a tenth of a second without a row.
 //!
 //! Later rows are judged whenever the clock closes epochs, before any of these is published. A run
 //! that stops there first commits the epochs before, each with the state of the judge. The next run
-//! reads the rows after them again, continues from that state, comes to the same judgement, and
-//! publishes no more either, unless the source was corrected.
+//! reads the rows after these epochs again, and continues from that state. So it comes to the same
+//! judgement and publishes no more either, unless the source was corrected.
 //!
 //! Without `"stop"`, one later fact is still reported to everyone, because it is public: that the
 //! clock of a first run fell back. What the limits of entities leave out is followed to the end of
 //! a first run if private problems are shown, and always where later rows are judged.
 //!
-//! The rules that decide: [`crate::check`].
+//! The rules that decide are in [`crate::check`].
 
 use hushflow_operators::{Entity, EntityHistory, Records};
 
@@ -35,21 +36,21 @@ pub(super) struct ClosedEpochs {
     pub(super) epoch: u64,
     /// The last epoch that the same row has closed, with this mark or the next ones.
     pub(super) due: u64,
-    /// The number of rows of all sources at which their clocks closed it.
+    /// The number of rows of all sources at which their clocks closed `epoch`.
     pub(super) rows: u64,
     /// Outcome of these rows of each source, without duplicates and without rows that an earlier
     /// run has judged.
     pub(super) counters: Vec<RowCounters>,
     /// The position at which each source, or each of its partitions, resumes.
     pub(super) resumes: Vec<SourceResume>,
-    /// The state of the judge, if a run that resumes judges its rows.
+    /// The state of the judge, if later rows are judged: a resumed run continues from it.
     pub(super) judged: Option<Box<JudgeState>>,
 }
 
 /// Judges the rows of a run.
 pub(super) struct RowGuard {
     judge: RowJudge,
-    /// Whether several clocks are merged, where the merge decides when enough rows were examined.
+    /// Whether several clocks are merged. Then the merge decides when enough rows were examined.
     is_merging: bool,
     control: Control,
     /// Whether rows are judged after the first epoch is published, too.
@@ -65,8 +66,8 @@ pub(super) struct RowGuard {
     is_first: bool,
     /// Problems that were reported to the operator.
     reported: Vec<Problem>,
-    /// Clocks that fell back, which were reported to everyone. Private problems must not decide
-    /// about these, so they have a list of their own.
+    /// Clocks that fell back, which were reported to everyone. What is reported here must not
+    /// depend on private problems, so it has a list of its own.
     fallen: Vec<Problem>,
 }
 
@@ -79,9 +80,9 @@ struct FirstCheck {
 }
 
 impl RowGuard {
-    /// Begins with the rows after the last committed epoch, unless the pipeline turns it off. Only
-    /// a run that publishes the first epoch checks its first rows. Entities have these histories
-    /// after the committed epochs.
+    /// Begins with the rows after the last committed epoch; `None` if the pipeline turns the guard
+    /// off. Only a run that publishes the first epoch checks its first rows. `histories` are those
+    /// of the entities after the committed epochs.
     pub(super) fn new(
         pipeline: &Pipeline,
         committed: u64,
@@ -119,14 +120,15 @@ impl RowGuard {
         }
     }
 
-    /// Adds records of a source, which are dealt at once, without the `duplicates` found so far.
+    /// Adds records of a source, which are dealt at once. They hold no duplicates; `duplicates` is
+    /// the number of those found so far.
     pub(super) fn add(&mut self, source: usize, records: &Records, duplicates: u64) {
         self.judge.add(source, records);
         self.duplicates = duplicates;
     }
 
-    /// Whether it needs the records that other processes take. They decide until the first epoch is
-    /// published, so whether they are sent is public.
+    /// Whether it needs the records that other processes take: in a first run, until the first
+    /// epoch is published. So whether they are sent is public.
     pub(super) fn needs_records(&self) -> bool {
         self.is_first && self.published == 0
     }
@@ -162,8 +164,8 @@ impl RowGuard {
         self.first_check.as_ref().is_some_and(|first_check| !first_check.epochs.is_empty())
     }
 
-    /// Returns the epochs that may close now, or why the run must stop before. There is a survey of
-    /// each source.
+    /// Returns the epochs that may close now, or why the run must stop before they close. `surveys`
+    /// has one of each source.
     pub(super) fn close(
         &mut self,
         mut closed: ClosedEpochs,
@@ -221,8 +223,8 @@ impl RowGuard {
         Ok(epochs)
     }
 
-    /// Reports to everyone that the first epoch begins late in a source: by the public clock, most
-    /// of its rows so far come before, which may be meant.
+    /// Reports to everyone that the first epoch begins late: by the public clock, most rows of all
+    /// sources so far come before it. That may be intended.
     fn report_early_rows(&self, sources: &[(RowCounters, RowSurvey)]) {
         let rows: u64 = sources.iter().map(|(counters, _)| counters.rows).sum();
         let early: u64 = sources.iter().map(|(counters, _)| counters.early_clock).sum();

@@ -73,7 +73,7 @@ impl SilenceLimits {
     }
 }
 
-/// For whom a reader is idle, so that they continue without it.
+/// Which other readers continue without an idle reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Idleness {
     /// Other partitions of its source.
@@ -110,7 +110,8 @@ impl ReaderProgress {
         self.recorded_row = reader.late_from();
     }
 
-    /// Records the outcome of the rows up to the latest event that no earlier run has judged.
+    /// Records the outcome of the rows up to the latest event, except those that an earlier run has
+    /// judged.
     pub(super) fn count(&mut self, unjudged: RowCounters) {
         self.rows_read = unjudged.rows;
         self.counters.1 = unjudged;
@@ -177,16 +178,17 @@ impl MergeProgress {
         (0..self.readers.len()).filter(move |&reader| self.readers[reader].source == source)
     }
 
-    /// Takes why the run must stop: a source can't be read further, and all epochs that its clock
-    /// has closed are closed. The number of published epochs then depends on the rows alone. A
-    /// silent source may never close them; `is_silent` stops the run anyway.
+    /// Takes the reason why the run must stop, if a source can't be read further and all epochs
+    /// that its own clock has closed are closed for all. The number of published epochs then
+    /// depends on the rows alone. Another source may be silent and never let these epochs close;
+    /// `is_silent` stops the run anyway.
     pub(super) fn take_fault(&mut self, is_silent: bool) -> Option<SourceError> {
         let is_over = |source: &&mut ReaderProgress| is_silent || source.closed <= self.closed;
         let mut failed = self.readers.iter_mut().filter(|source| source.fault.is_some());
         failed.find(is_over)?.fault.take()
     }
 
-    /// Returns the sources to read on: those that are not too far ahead. A check of the first rows
+    /// Returns the readers to read on: those that are not too far ahead. A check of the first rows
     /// has seen enough when there is none.
     pub(super) fn awaited(&self, is_checking_first_rows: bool) -> impl Iterator<Item = usize> {
         let reach = self.closed.saturating_add(EPOCHS_AHEAD);
@@ -198,7 +200,7 @@ impl MergeProgress {
         })
     }
 
-    /// Returns the source to read next: of the awaited ones, the one whose clock is furthest
+    /// Returns the reader to read next: of the awaited ones, the one whose clock is furthest
     /// behind.
     pub(super) fn slowest(&self, is_checking_first_rows: bool) -> Option<usize> {
         self.awaited(is_checking_first_rows).min_by_key(|&source| self.readers[source].closed)
@@ -241,11 +243,11 @@ impl MergeProgress {
             let (resume, read) = (reader.resume_after(epoch), reader.read_after(epoch));
             resumes.push(SourceResume { source: reader.source, resume, read });
         }
-        // Partitions that were found later come behind those of other sources.
+        // A partition that was found late is behind those of other sources in `readers`.
         resumes.sort_by_key(|resume| resume.source);
         let rows = |source: &ReaderProgress| source.closing(epoch).map_or(source.rows, |(mark, _)| mark.rows);
         let rows = self.readers.iter().map(rows).sum();
-        // Not what other marks close that happen to be known already.
+        // Later marks may be known already. They must not count.
         let closing = self.readers.iter().filter_map(|source| source.closing(epoch));
         let due = closing.map(|(mark, _)| mark.due).min().unwrap_or(epoch);
         self.closed = epoch;
@@ -330,7 +332,8 @@ mod tests {
         assert!(clocks.close_all().is_empty());
         clocks.readers[1].idle.partition = true;
         assert_eq!(clocks.close_all(), [(4, vec![(40, 41), (0, 0), (90, 91)])]);
-        // Without an active partition, the source's furthest clock counts, and still holds others.
+        // Without an active partition, the source's furthest clock counts, and the other source
+        // still waits for it.
         clocks.readers[0].idle.partition = true;
         assert!(clocks.due() == 4 && clocks.close_all().is_empty());
         clocks.readers[1].idle.partition = false;

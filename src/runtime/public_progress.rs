@@ -24,7 +24,7 @@ impl PublicProgress {
         Enrolment::of(&self.state).is_ok_and(|own| own.is_some_and(|own| own.has_begun()))
     }
 
-    /// Describes it for a run that has read nothing.
+    /// Describes the progress of a run that has read nothing.
     fn before_reading(&self) -> &'static str {
         match self.has_paid() {
             false => "nothing was published or spent",
@@ -45,7 +45,7 @@ impl PublicProgress {
         format!("{reason}; {progress}")
     }
 
-    /// Adds it to an error.
+    /// Adds the progress to an error.
     pub(super) fn with(&self, error: RunError) -> RunError {
         match error {
             RunError::Source(error) => RunError::Unopened(error, self.before_reading()),

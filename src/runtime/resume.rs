@@ -28,7 +28,8 @@ pub(super) struct SourceResume {
     pub(super) read: Option<Position>,
 }
 
-/// Number in place of a source tag that marks the state of the judge of rows.
+/// Source tag of a position that holds the state of the judge of rows instead of a source's
+/// position.
 const JUDGE: u32 = 7;
 
 /// The position at which a source resumes.

@@ -1,8 +1,8 @@
 //! The source operator of a worker: sends what the reader deals to it.
 //!
-//! It holds a capability at the oldest epoch that may still get records, and advances it only when
-//! the reader reports closed epochs, over as many as are reported and may be committed. It never
-//! drops its capability when the reader fails or dies.
+//! It holds a capability at the oldest epoch that may still get records. It advances the capability
+//! only when the reader reports closed epochs, past as many of these as may be closed. It never
+//! drops the capability when the reader fails or dies.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -18,11 +18,11 @@ use timely::dataflow::{ProbeHandle, Scope, StreamVec};
 use super::feed::{ClosedRun, FeedMessage, WAITING_BATCHES, WorkerFeed};
 use super::resume::EpochResume;
 
-/// Epochs that may always be closed but not committed.
+/// Number of epochs that may always be closed but not committed.
 pub(super) const EPOCHS_AHEAD: u64 = 256;
 
-/// Coordinates of the epochs that may be closed but not committed, where these are more than
-/// [`EPOCHS_AHEAD`]. It bounds the memory of closed epochs.
+/// Number of coordinates, of all epochs together, that may be closed but not committed. It bounds
+/// the memory of closed epochs, but [`EPOCHS_AHEAD`] epochs are always allowed.
 const COORDINATES_AHEAD: u64 = 1 << 18;
 
 /// Maximum number of epochs that are closed but not committed, where an epoch has this many
@@ -36,10 +36,10 @@ const IDLE: Duration = Duration::from_micros(100);
 
 /// Output streams of a worker's source operator.
 pub(super) struct SourceStreams<'scope> {
-    /// Records, at or before the time of their epoch.
+    /// Records, at times no later than their epochs.
     pub(super) records: StreamVec<'scope, u64, Records>,
-    /// Positions at which a run resumes after each epoch, at its time or before; only from the
-    /// process's first worker.
+    /// Positions at which a run resumes after each epoch, at times no later than the epoch; only
+    /// from the process's first worker.
     pub(super) marks: StreamVec<'scope, u64, (u64, EpochResume)>,
     /// The last closed epoch, once the source has ended.
     pub(super) ends: StreamVec<'scope, u64, u64>,
@@ -102,7 +102,7 @@ pub(super) fn source<'scope>(
                         delayed = None;
                         return;
                     }
-                    // The reader wakes it.
+                    // The reader wakes this operator.
                     Err(TryRecvError::Empty) => return,
                     Err(TryRecvError::Disconnected) => {
                         return fault.raise("the reader of the source has stopped without saying why");
@@ -124,9 +124,10 @@ impl SourceStart {
     }
 }
 
-/// Closes the epochs from `open` up to `limit`, calls `mark` with where a run resumes after each,
-/// and returns the first open one. A jump of the clock closes any number of epochs with one mark;
-/// what is beyond the limit stays in `closed`, to be closed as fast as epochs are committed.
+/// Closes the epochs from `open` up to `limit`, calls `mark` with the positions at which a run
+/// resumes after each, and returns the first open one. A jump of the clock closes any number of
+/// epochs with one mark; what is beyond the limit stays in `closed`, to be closed as fast as epochs
+/// are committed.
 fn close(
     closed: &mut VecDeque<ClosedRun>,
     mut open: u64,

@@ -136,7 +136,7 @@ impl SourceReader {
         leaps
     }
 
-    /// Informs the operator, unless that was done before.
+    /// Informs the operator of rows whose clock leaps, unless that was done before.
     pub(super) fn notice_leap(&mut self, notice: LeapNotice) {
         let text = match notice {
             LeapNotice::None => return,
@@ -149,8 +149,8 @@ impl SourceReader {
         }
     }
 
-    /// Returns an error if the input ends while its clock leaps: time has really passed, or the
-    /// start is wrong.
+    /// Returns an error if [`LEAPS_IN_A_ROW`] consecutive rows leap, in an input that has an end:
+    /// time has really passed, or the start is wrong.
     pub(super) fn check_leaps(&self) -> Result<(), SourceError> {
         if self.is_live || self.epochs.leaps_in_a_row() < LEAPS_IN_A_ROW {
             return Ok(());
@@ -207,7 +207,7 @@ impl SourceReader {
         SourceError::Leap { path: self.rows.name(), line, rows, since, days, unit: self.unit_doubt() }
     }
 
-    /// Doubts the unit of times that are numbers since 1970, if they are.
+    /// Returns a doubt about the unit of times, if they are numbers since 1970.
     pub(super) fn unit_doubt(&self) -> String {
         match &self.rules.roles.times.format {
             Some(format @ TimeFormat::SinceEpoch(_)) => {

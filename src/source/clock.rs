@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{EpochMark, ResumePoint, RowCounters};
 use crate::pipeline::Source;
 
-/// First rows of epochs that a [`ClockState`] holds. With more, resumed runs read some rows again.
+/// Number of first rows of epochs that a [`ClockState`] holds. If there are more, resumed runs read
+/// some rows again.
 pub(super) const SENT_FIRSTS: usize = 64;
 
 pub(super) struct EpochClock {
@@ -187,7 +188,7 @@ impl EpochClock {
         if self.late_from == u64::MAX { 0 } else { self.late_from }
     }
 
-    /// The same, as positions record it: `u64::MAX` if unknown.
+    /// As [`late_from`](Self::late_from), in the form that positions record: `u64::MAX` if unknown.
     pub(super) fn late_row(&self) -> u64 {
         self.late_from
     }
@@ -272,7 +273,7 @@ impl EpochClock {
             Assignment::Dropped(DropReason::BeforeStart) => counters.before_start += 1,
             Assignment::Dropped(DropReason::AfterHorizon) => counters.after_horizon += 1,
         }
-        // The row is read again on the way to the first uncommitted one.
+        // A row of a closed epoch was read again on the way to the first uncommitted one.
         assignment.epoch().filter(|&epoch| epoch > self.closed)
     }
 
@@ -310,7 +311,8 @@ mod tests {
         Pipeline::parse(text, "p.toml".as_ref()).expect("a valid file").sources.remove(0)
     }
 
-    /// Positions to resume from that differ in the epochs of records before the third epoch closed.
+    /// Clocks that resume after the third epoch, from two positions. They differ because records
+    /// before its end lie in different epochs.
     fn resumed(source: &Source, restarts: bool) -> [EpochClock; 2] {
         [12_000_000, 27_000_000].map(|time| {
             let clock = Clock { time, ..Clock::START };

@@ -28,7 +28,7 @@ pub(super) struct RowRules {
     pub(super) needs_positions: bool,
 }
 
-/// Reason why a row can't be used: the defect, and its field unless it is one of the whole row.
+/// Reason why a row can't be used: the defect, and its field unless the whole row is defective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnusableRow {
     pub(super) slot: Option<u16>,
@@ -187,8 +187,9 @@ impl RowRules {
         Ok(Some(entity(name)))
     }
 
-    /// Reads the values of all columns. With `missing = "by-column"` an unusable one is NaN, and
-    /// only a row without any value is unusable. Returns the first unusable one.
+    /// Reads the values of all columns. With `missing = "by-column"` a missing one is NaN, and so
+    /// is an unreadable one if `malformed` is `"skip"`. Then only a row without any value is
+    /// unusable. Returns the first unusable value.
     fn read_values(
         &self,
         row: &Row,

@@ -4,7 +4,7 @@
 //! twice or never, and the guarantee does not cover a row that counts twice. So each position is
 //! stored with a checksum of the bytes before it, and a run refuses to resume if the checksum
 //! differs. A packed file or a Parquet file cannot be compared up to a position, so the whole file
-//! must be the same: its length and its end are compared, where both formats have their checksums
+//! must be the same. Its length is compared, and its end, where both formats have their checksums
 //! or offsets.
 //!
 //! The window detects rows that were inserted, removed or rewritten with another length, other
@@ -71,10 +71,11 @@ impl Fingerprints {
 
 /// An open file, with the bytes before the last position.
 ///
-/// Every epoch has a fingerprint, so each byte is read once and enters only two checksums. Let P(x)
-/// be the checksum of the bytes from the start of the comparison up to x, and Z the effect of a
-/// window of zeros on a checksum. Checksums are linear. So a window from s to e has the checksum
-/// P(e) ⊕ Z(P(s)), and the fingerprint, which begins with e, is Z(crc(e) ⊕ P(s)) ⊕ P(e).
+/// Every epoch has a fingerprint, so they must be cheap: each byte is read once and enters only two
+/// checksums. Let P(x) be the checksum of the bytes from the start of the comparison up to x, and Z
+/// the effect of a window of zeros on a checksum. Checksums are linear. So a window from s to e has
+/// the checksum P(e) ⊕ Z(P(s)), and the fingerprint, which begins with e, is Z(crc(e) ⊕ P(s)) ⊕
+/// P(e).
 struct ComparedFile {
     part: u32,
     file: File,
@@ -94,7 +95,7 @@ impl ComparedFile {
         Self { part, file, bytes, end: 0, before_end: 0, before_window: 0 }
     }
 
-    /// Begins to compare at the next position.
+    /// Makes the comparison start anew at the next position.
     fn forget(&mut self) {
         self.bytes.clear();
     }

@@ -31,7 +31,7 @@ pub(super) struct RowReader {
     continues: bool,
     /// The position of the next row while no file is open.
     position: Position,
-    /// Whether a file must be opened there before the next row is read.
+    /// Whether a file must be opened at `position` before the next row is read.
     is_parked: bool,
     /// Number of files before which it stops, because their rows may be parsed already; 0 if it
     /// passes on to the next file.
@@ -100,7 +100,7 @@ impl RowReader {
         }
     }
 
-    /// Stops before each of this number of files.
+    /// Stops before each of the first `number` files.
     pub(super) fn stop_before_files(&mut self, number: usize) {
         self.ranged_files = u32::try_from(number).unwrap_or(u32::MAX);
     }

@@ -1,5 +1,5 @@
-//! The longest stretches of consecutive rows of a source that don't count. Shares of all rows hide
-//! a source that turns bad in its middle.
+//! The longest stretches of consecutive rows of a source that don't count. Shares among all rows
+//! would hide a source that turns bad in its middle.
 //!
 //! Rows are taken in blocks of [`BLOCK`], and a stretch is a series of blocks where most rows of
 //! each block don't count. Blocks begin at every twentieth row, for any contents of rows. So the
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(stretches.behind_clock.counters.rows, 0);
     }
 
-    /// Rows before the first epoch are a stretch only after others.
+    /// Rows before the first epoch are a stretch only if other rows come before them.
     #[test]
     fn a_source_may_begin_before_the_first_epoch() {
         let (mut stretches, mut counters) = (Stretches::default(), RowCounters::default());

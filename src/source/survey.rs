@@ -18,12 +18,12 @@ const UNLISTED_KEYS: usize = 1000;
 /// Maximum number of steps of a clock that are kept.
 const LARGEST_STEPS: usize = 3;
 
-/// First rows whose times are searched for offsets from UTC, and, in a run, whose values are
-/// compared with their bounds.
+/// Number of first rows whose times are searched for offsets from UTC, and, in a run, whose values
+/// are compared with their bounds.
 pub(super) const SEARCHED_ROWS: u64 = 4096;
 
-/// Bytes of the [padded](RowSurvey::padded) form, beside its columns, and of a column beside its
-/// name. The longest survey has fewer.
+/// Bytes of the [padded](RowSurvey::padded) form without its columns, and of a column in it without
+/// its name. The longest survey has fewer.
 const ROOM: usize = 2048;
 const COLUMN_ROOM: usize = 512;
 
@@ -207,7 +207,7 @@ impl RowSurvey {
         *count += 1;
     }
 
-    /// Compares the values of a record with their bounds. It is in this row, from 0.
+    /// Compares the values of a record with their bounds. `row` is the number of its row, from 0.
     pub(super) fn values(&mut self, values: &[f64], bounds: impl Iterator<Item = (f64, f64)>, row: u64) {
         for ((column, &value), bounds) in self.columns.iter_mut().zip(values).zip(bounds) {
             if !value.is_nan() {
@@ -270,8 +270,8 @@ impl RowSurvey {
         bincode::deserialize_from(bytes).ok()
     }
 
-    /// Returns a number of seconds that at least this share of the delays from event to clock does
-    /// not reach; `None` without delays.
+    /// Returns a number of seconds, a power of two, such that at least this share of the delays
+    /// from event to clock is shorter; `None` without delays.
     pub fn delay_within(&self, share: f64) -> Option<u64> {
         let all: u64 = self.delays.iter().sum();
         let mut sum = 0;

@@ -328,8 +328,7 @@ fn a_file_that_became_shorter_is_refused() {
     assert!(error.contains("has 4 bytes, fewer than were read before"), "{error}");
 }
 
-/// Stops the run at every mark, and at every epoch that a mark closes with others, and resumes
-/// there.
+/// Stops the run after the first and after the last epoch that each mark closes, and resumes there.
 fn check_resume(files: &[(&str, &[u8])], rest: &str) {
     let (_directory, pipeline) = pipeline(files, rest);
     let (whole, marks) = drain(&mut SourceReader::open(&pipeline).unwrap()).unwrap();
@@ -384,7 +383,7 @@ proptest! {
     }
 }
 
-/// The real file, sorted by arrival: late fractions equal a plain computation over the rows.
+/// The real file, sorted by arrival: the numbers of late rows equal those of a plain computation.
 #[test]
 fn lateness_of_real_flights_agrees_with_a_plain_computation() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/flights.toml");

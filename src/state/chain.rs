@@ -123,7 +123,8 @@ pub(super) fn follows(
 mod tests {
     use super::*;
 
-    /// The value of `printf header | sha256sum`, and of its bytes followed by a release's.
+    /// The value of `printf header | sha256sum`, and that of its bytes followed by those of a
+    /// release.
     #[test]
     fn links_are_sha256_values() {
         let first = ChainLink::of_header(b"header");

@@ -6,7 +6,7 @@
 //! begins:
 //!
 //! 1. the directory's identity in the file `enrolment`, newly drawn unless the ledger has an entry
-//!    of an earlier one;
+//!    with the identity that is there already;
 //! 2. the entry with this identity in the ledger;
 //! 3. [`begun`](Enrolment::has_begun) in the enrolment;
 //! 4. the first epoch in the private log, which is then published.
@@ -146,7 +146,7 @@ pub(super) struct DuePayment {
 impl DuePayment {
     /// Pays: steps 1 to 3 of the module head.
     pub(super) fn settle(self, storage: &dyn Storage) -> Result<(), StateError> {
-        // An identity without an entry may also belong to copies, so each draws its own.
+        // An identity without an entry may also belong to copies, so each copy draws its own.
         let entered = if self.pay.entered { Enrolment::on(storage)? } else { None };
         let enrolment = entered.map_or_else(|| Enrolment::draw(storage, &self.ledger), Ok)?;
         (self.pay.enter)(&enrolment).map_err(StateError::Unpaid)?;
@@ -200,7 +200,7 @@ impl Store {
         Self::recover_enrolled(Box::new(directory), header, open, ledger, enter)
     }
 
-    /// Continues `open` after `enter` has found room.
+    /// Calls `enter` to find room in the ledger, and then `open`.
     pub(super) fn recover_enrolled<E: From<StateError>>(
         storage: Box<dyn Storage>,
         header: &PublicHeader,

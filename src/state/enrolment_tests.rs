@@ -242,7 +242,7 @@ fn parameters_can_be_corrected_only_before_the_first_release() {
     enrol_and_publish(&disk).unwrap();
 }
 
-/// As the test above, with a power cut at every call.
+/// Corrects the parameters of a directory that has not paid, with a power cut at every call.
 #[test]
 fn a_run_starts_after_a_power_cut_during_a_correction_of_parameters() {
     for call in 0.. {

@@ -52,8 +52,8 @@ impl LedgerFile {
         Ok(Self::on(Box::new(DirectoryStorage::shared(path)?)))
     }
 
-    /// Opens the ledger at `path` for reading and writing, and locks it. Creates the directory, not
-    /// its parents, if needed.
+    /// Opens the ledger at `path` for reading and writing, and locks it. Creates the directory and
+    /// its parents if needed.
     ///
     /// # Errors
     /// [`StateError::Locked`] after twenty seconds.

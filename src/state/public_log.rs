@@ -1,7 +1,8 @@
 //! The public log: a projection of the private log, and the only part that is published.
 //!
-//! It is a function of the private log, byte for byte. So it is written without syncs, and
-//! compared, cut and continued at every start. Content beyond the private log proves that the
+//! It is a function of the private log, byte for byte. So commits append to it without a sync, and
+//! every start compares, cuts and continues it. A checkpoint syncs it, before segments that could
+//! rebuild it are removed from the private log. Content beyond the private log proves that the
 //! private log was cut.
 
 use super::{
@@ -69,7 +70,7 @@ impl<'a> LogComparison<'a> {
         Ok(Self { file, start: LogHead::default(), expected_at, facts })
     }
 
-    /// Compares the private log's header frame. Called once for all segments.
+    /// Compares the private log's header frame. Every segment has one; only the first is compared.
     pub(super) fn expect_header(&mut self, payload: &[u8]) -> Result<(), StateError> {
         if self.facts.matched > 0 {
             return Ok(());

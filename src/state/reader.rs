@@ -121,10 +121,10 @@ impl PublicReader {
     /// later.
     ///
     /// # Errors
-    /// [`StateError::Damaged`] at a frame that fails its checksum, [`StateError::Disorder`] if an
-    /// epoch is not the next one or a generation goes backwards, [`StateError::Forked`] if a
-    /// release does not continue the history that this reader has read, and
-    /// [`StateError::WentBack`] if part of that history is gone.
+    /// - [`StateError::Damaged`] at a frame that fails its checksum.
+    /// - [`StateError::Disorder`] if an epoch is not the next one or a generation goes backwards.
+    /// - [`StateError::Forked`] if a release does not continue the history read by this reader.
+    /// - [`StateError::WentBack`] if part of that history is gone.
     pub fn next_frame(&mut self) -> Result<Option<ReleaseFrame>, StateError> {
         let Some(frame) = self.next_of_any_kind()? else { return Ok(None) };
         if frame.header.kind != kind::RELEASE {

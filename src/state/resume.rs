@@ -76,7 +76,7 @@ pub(super) fn resume_public(
     if survey.facts.public.length > plan.keep_public {
         file.truncate(plan.keep_public)?;
     }
-    // Segments are removed only after this file's next sync, so it must cover these bytes.
+    // Segments are removed only after this file's next sync, so that sync must cover these bytes.
     rewrite(&*file, survey.public_unproven, plan.keep_public)?;
     let mut log = FrameAppender::at(file, plan.keep_public);
     if plan.keep_public == 0 {

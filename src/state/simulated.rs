@@ -1,4 +1,4 @@
-//! A simulated disk in memory that loses unsynced data in every way a real disk may.
+//! A simulated disk in memory that loses unsynced data as a real disk may ([`PowerLoss`]).
 //!
 //! Each file has contents as processes see them and durable contents. Writes, cuts and directory
 //! entries are pending until a sync. A fault strikes at the n-th call that changes the disk.

@@ -38,8 +38,8 @@ struct ParquetFiles {
 }
 
 /// Opens the files at a position. Checks each file before anything is published: it must be
-/// readable, and text if text is expected. Packed files are unpacked to their ends, so that a
-/// damaged one is refused before any budget is spent.
+/// readable, and if text is expected, not packed in an unknown way or under another suffix. Packed
+/// files are unpacked to their ends, so that a damaged one is refused before any budget is spent.
 pub(super) fn open(paths: &[PathBuf], opening: &OriginRequest<'_>) -> Result<Box<dyn Origin>, SourceError> {
     let is_text = opening.shape.format != Format::Parquet;
     // Earlier files have been read, and may be gone.
@@ -94,8 +94,8 @@ fn check(path: &Path, is_text: bool) -> Result<bool, SourceError> {
     Ok(packing.is_some())
 }
 
-/// Returns the part of the listed files that was read before a position. A position at the start of
-/// a file returns the whole file before it.
+/// Returns the part of the listed files that was read before a position. For a position at the
+/// start of a file, this is the whole file before it.
 fn read_before(paths: &[PathBuf], position: Position, is_whole: bool) -> Option<ReadPart> {
     let is_start = position.offset == 0 && position.row <= 1;
     let (part, is_whole) = match is_start {

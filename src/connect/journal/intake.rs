@@ -1,11 +1,11 @@
 //! Copies a source that can't be read again into the ingest journal. Two threads share a bounded
 //! buffer.
 //!
-//! One thread reads. The other takes all bytes that have come since, cuts them after the last whole
-//! record, appends them and syncs. So many records share a sync, and the first record after a pause
-//! is synced at once. A slow reader of the journal delays neither thread until the journal reaches
-//! its limit. Then, or if the disk is slow or full, the writer waits, the buffer fills, and the
-//! source is not read until there is room.
+//! One thread reads. The other takes all bytes that have come since its last sync, cuts them after
+//! the last whole record, appends them and syncs. So many records share a sync, and the first
+//! record after a pause is synced at once. A slow reader of the journal delays neither thread until
+//! the journal reaches its limit. Then, or if the disk is slow or full, the writer waits, the
+//! buffer fills, and the source is not read until there is room.
 //!
 //! A source may be a sequence of connections. A record cut by a disconnect is dropped and counted:
 //! it was never acknowledged. A record that is too long is also dropped and counted, and ends its
@@ -44,7 +44,7 @@ const NOTICE_INTERVAL: Duration = Duration::from_secs(60);
 /// Minimum time between two syncs, unless [`GROUP_BYTES`] wait.
 const SYNC_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Copies a source into the journal until it ends or this is dropped.
+/// Copies a source into the journal until the source ends or this is dropped.
 pub(crate) struct Intake {
     buffer: Arc<IntakeBuffer>,
     writer: Option<JoinHandle<()>>,

@@ -1,12 +1,12 @@
 //! Offsets of a consumer group, so that Kafka's own tools show how far a topic was read.
 //!
 //! They are written after the commit of an epoch and never read: the positions in the private log
-//! decide where a run resumes. Those are private, because event times and keys decide them. The
-//! written offsets depend on arrivals alone: each is the offset after the message that closed the
-//! epoch.
+//! decide where a run resumes. These positions are private, because event times and keys decide
+//! them. The written offsets depend on arrivals alone: each is the offset after the message that
+//! closed the epoch.
 //!
-//! The group has no members. Servers that are away lose nothing: only the latest offsets are sent,
-//! and sending never delays a run.
+//! The group has no members. Servers that are away lose nothing: only the latest offsets are sent.
+//! Sending delays a run only at its end, by two seconds at most.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;

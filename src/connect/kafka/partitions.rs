@@ -1,8 +1,8 @@
 //! The partitions of a topic, those found at the start and new ones.
 //!
-//! Each partition is read by a client of its own. So a partition that is slow, whose leader is
-//! away, or that is not read because its clock is far ahead, holds up no other, and each resumes at
-//! its own offset.
+//! Each partition is read by a client of its own. So no partition holds up another if it is slow,
+//! if its leader is away, or if it is not read because its clock is far ahead. Each resumes at its
+//! own offset.
 //!
 //! **Finding partitions.** Every connection asks for the number of partitions and notes it before
 //! it delivers a message. A thread asks again every [`EVERY`]. So a run that begins while the
@@ -117,7 +117,8 @@ pub(super) struct TopicPartitions {
 }
 
 impl TopicPartitions {
-    /// Opens those found now, after those `recorded`; without an answer more are found later.
+    /// Opens the partitions that are `recorded` or found now. Without an answer, others are found
+    /// later.
     pub(super) fn open(topic: &Topic, shape: &RowLayout, control: &Control, recorded: u32) -> Self {
         let found = FoundPartitions::default();
         found.note(recorded.max(1));

@@ -1,5 +1,5 @@
-//! Writes to a Kafka topic: one message per line, with the line's key as its own, and `epoch-line`
-//! in the header `id`.
+//! Writes to a Kafka topic: one message per line, with the line's key as the message's key, and
+//! `epoch-line` in the header `id`.
 //!
 //! The key chooses the partition, by the hash that Kafka's own clients use. So the lines of a key
 //! are in order, and in the same partition as messages with that key from other programs. Lines
@@ -8,10 +8,10 @@
 //! Lines are written in transactions over all partitions, under one transactional id per topic.
 //! Opening the sink takes the id over: the server aborts another writer's open transaction and
 //! refuses its later writes. Only then does the sink look for the last committed message of each
-//! partition. Ids rise within a partition, and a transaction ends before the next one begins, so
-//! every line up to the highest id found is there, and the sink resumes after it. So readers of
-//! committed messages never see a line twice, even if a writer was killed or its messages are still
-//! in flight.
+//! partition. Ids rise within a partition, and a transaction ends before the next one begins. So
+//! every line up to the highest id found is there, and the sink resumes after it. Readers of
+//! committed messages therefore never see a line twice, even if a writer was killed or its messages
+//! are still in flight.
 
 use std::time::Duration;
 

@@ -70,8 +70,9 @@ impl NatsReader {
         }
     }
 
-    /// Checks that the stream still has the messages that were read and the next one. The number of
-    /// the next message of a subject is unknown, because messages of other subjects may be missing.
+    /// Checks that the stream does not end before the last message that was read, or begin after
+    /// the next one. The number of the next message of a subject is unknown, because messages of
+    /// other subjects may be missing.
     fn check(&mut self) -> Result<(), RequestError> {
         let facts = self.ask(NatsConnection::facts)?;
         let next = self.position.offset;

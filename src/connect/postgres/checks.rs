@@ -1,5 +1,5 @@
 //! Checks a server and a table before rows are read: the conditions of the proof of
-//! [`settle`](super::settle), and that the table still has the values that were read.
+//! [`settle`](super::settle), and that the table does not end before the last value that was read.
 
 use postgres_protocol::escape::escape_literal;
 

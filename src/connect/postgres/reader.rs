@@ -4,8 +4,8 @@
 //! ([`settle`](super::settle)), and reads them in batches. A batch ends between two values, so the
 //! server never sorts more than a batch and the rows with its last value. The position is the last
 //! value and the number of its rows that were read. Rows with the same value come in the order of
-//! the texts of the wanted columns: rows that agree in all of these are the same record to a run,
-//! so a resumed run skips the same ones.
+//! the texts of the wanted columns. Rows that agree in all of these are the same record to a run,
+//! so a resumed run skips the same records.
 
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,7 @@ struct Skipped {
     found: u64,
 }
 
-/// The next step. A value is the last up to which rows are read.
+/// The next step. The first number of a step is the highest value up to which rows are read.
 enum Stage {
     /// Ask for new rows, at this time.
     Ask(Instant),
@@ -153,7 +153,7 @@ impl TableReader {
         text.map(|text| text.parse().map_err(|_| malformed_answer().into())).transpose()
     }
 
-    /// The rows that were not read, in SQL.
+    /// The condition for rows that were not read, in SQL.
     fn unread(&self) -> Result<String, RequestError> {
         let Some((last, _)) = self.last else { return Ok("TRUE".into()) };
         let comparison = if self.skipped.is_some() { ">=" } else { ">" };

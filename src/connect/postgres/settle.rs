@@ -18,9 +18,10 @@
 //! Values rise, and U was drawn before step 1 saw it, so v was drawn before step 1. For numbers, T
 //! then held the lock: `INSERT` and `COPY` lock the table before they evaluate a default, and keep
 //! the lock until T ends. For times, v is not before the start of T, which holds its virtual
-//! transaction from there. The server makes T visible before it releases either, and T was not
-//! visible in step 4, so T held it throughout steps 2 and 3, unless it was prepared, when it is
-//! among the prepared ones until it is visible. Step 3 has waited for it. A contradiction. ∎
+//! transaction from there. The server makes T visible before it releases the lock or the virtual
+//! transaction. T was not visible in step 4, so T held it throughout steps 2 and 3, unless T was
+//! prepared. Then T is among the prepared transactions until it is visible. In both cases step 3
+//! has waited for T. A contradiction. ∎
 //!
 //! A session takes the time of its transaction a moment before it holds the virtual transaction. So
 //! U is also at least [`CLOCK_MARGIN`] old for times. The claim needs: sequences without `CACHE`

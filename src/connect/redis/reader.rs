@@ -52,8 +52,8 @@ impl RedisReader {
         Ok(reader)
     }
 
-    /// Checks that the stream still has the entries that were read. A stream that lost entries
-    /// would reuse their numbers.
+    /// Checks that the stream exists, and that its last id is not below that of the last entry that
+    /// was read. A stream that lost entries would reuse their ids.
     fn check(&mut self) -> Result<(), RequestError> {
         if self.next == FIRST {
             return Ok(());

@@ -3,7 +3,7 @@
 //!
 //! Redis refuses an id that is not above the last one. So a repeated line is never stored twice,
 //! and the last id is the position to resume from. Each batch is one transaction: if Redis refuses
-//! one line, it stores none of the batch, so no line is skipped.
+//! a line when it is queued, it stores none of the batch, so no line is skipped.
 
 use super::RedisStream;
 use super::connection::{RedisConnection, RedisValue, fact, write_command};
@@ -96,7 +96,8 @@ mod tests {
     use super::*;
     use crate::connect::fake::serve;
 
-    /// One command is refused when queued and another when executed: neither line is acknowledged.
+    /// A line that is refused, when it is queued or when it is executed, is not acknowledged, and
+    /// neither is any later line.
     #[test]
     fn a_line_that_a_transaction_refuses_is_not_acknowledged() {
         const ADDED: &str = "$3\r\n7-0\r\n";

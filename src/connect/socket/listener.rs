@@ -24,7 +24,8 @@ use crate::key::{SharedKey, Token};
 use crate::security::{Link, TlsAcceptor};
 
 /// Maximum number of waiting connections. They also take at most one in this many of the process's
-/// file descriptors, so that the log, the ledger and the sinks get theirs.
+/// file descriptors (or four, if that is more), so that the log, the ledger and the sinks get the
+/// rest.
 const WAITING: usize = 64;
 const DESCRIPTORS_EACH: usize = 16;
 

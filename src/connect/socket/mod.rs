@@ -86,7 +86,7 @@ struct SocketSource {
     tls: Option<SocketTls>,
 }
 
-/// The end of an encrypted connection.
+/// Which end of an encrypted connection the source is, and its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SocketTls {
     Connecting(TlsClient),

@@ -138,7 +138,7 @@ impl Write for StandardOutput {
     }
 }
 
-/// Writes epochs to standard output from a given one on.
+/// Writes the epochs after a given one to standard output.
 pub(crate) struct StandardWriter {
     since: u64,
     /// Number of epochs written.

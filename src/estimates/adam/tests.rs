@@ -82,10 +82,10 @@ fn exact_sums_of_equal_epochs_give_the_steps_of_adam() {
     }
 }
 
-/// Over 8,000 releases the mean of m and v is within 5.5 standard errors of the truth, and the
-/// share of values within 1.96 stated deviations of it is within 0.0135 of 95 %, 5.5 standard
-/// deviations. The deviations are within 6 % of the stated ones, 7.5 standard errors. A false alarm
-/// of any has a probability below 10⁻⁶.
+/// Over 8,000 releases the mean of m and v is within 5.5 standard errors of the truth. The share of
+/// values within 1.96 stated deviations of the truth is within 0.0135 of 95 %, 5.5 standard
+/// deviations. The deviations are within 6 % of the stated ones, 7.5 standard errors. Any of these
+/// checks fails by chance with a probability below 10⁻⁶.
 fn check_stated(truth: AdamColumn, mut draw: impl FnMut() -> AdamColumn) {
     let trials = 8_000;
     let truth = [truth.first.0, truth.second.0, truth.update.0];

@@ -12,9 +12,9 @@
 //! For a slope without an intercept this is Fieller's interval, which is exact. In general the
 //! minimum is at most about χ² with one degree of freedom, however weakly the columns determine the
 //! line: the statistic does not divide by B̂. Where the columns may determine nothing, the interval
-//! is unbounded. So it also holds among the lines whose least eigenvalue happens to exceed the
-//! noise, where θ̂ ± z standard errors misses up to one time in seven: there B̂ is too large by
-//! selection, and the standard errors, which divide by it, are too small.
+//! is unbounded. So its coverage also holds among the lines whose least eigenvalue happens to
+//! exceed the noise. There θ̂ ± z standard errors misses up to one time in seven: B̂ is too large
+//! by selection, and the standard errors, which divide by B̂, are too small.
 
 use hushflow_mechanism::estimate::intervals::Interval;
 use nalgebra::{Cholesky, DMatrix, DVector};
@@ -22,7 +22,7 @@ use nalgebra::{Cholesky, DMatrix, DVector};
 /// Iterations of the minimum, each with V at the last minimiser.
 const ITERATIONS: u32 = 8;
 
-/// Relative change of the minimum at which they end.
+/// Relative change of the minimum at which the iterations end.
 const SETTLED: f64 = 1e-7;
 
 /// Growth of a step towards the end of an interval.

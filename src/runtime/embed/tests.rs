@@ -5,7 +5,7 @@ use std::process::Command;
 
 const MINUTES: i64 = 1440;
 
-/// Publishes a record a minute of the first days, from the first one on.
+/// Publishes one record for each minute of the first `days` days, from the first minute on.
 fn publish(directory: &Path, days: i64) -> (u64, u64) {
     let builder = Pipeline::builder("minutes").column("x", 0.0, 1.0).keys("half", ["am", "pm"]);
     let pipeline = builder.epochs("1970-01-01", "1d", 4).guarantee(1.0, 1e-6).build().unwrap();
@@ -28,7 +28,7 @@ fn publish(directory: &Path, days: i64) -> (u64, u64) {
     (publisher.first_epoch(), last.unwrap())
 }
 
-/// Counts of all keys up to the last epoch in the log.
+/// Returns the sum of the counts of all keys up to the last epoch in the log.
 fn count(directory: &Path) -> f64 {
     let mut log = PublicReader::open(directory).unwrap();
     let publication = MomentPublication::from_header(log.header()).unwrap();
@@ -124,8 +124,8 @@ fn a_publisher_that_is_killed() {
     }
 }
 
-/// A process that dies reads on from the positions of the last commit, and publishes what one that
-/// lives does, bit for bit, though it sends only the rest.
+/// A process that dies and starts again reads on from the positions of the last commit. It
+/// publishes the same as one that lives, bit for bit, although it sends only the rest.
 #[test]
 fn a_killed_publisher_resumes_at_the_recorded_positions() {
     let outer = tempfile::tempdir().unwrap();

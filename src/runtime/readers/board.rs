@@ -21,7 +21,7 @@ pub(super) struct RangeBoard(Arc<(Mutex<RangeProgress>, Condvar)>);
 struct RangeProgress {
     /// Number of ranges.
     number: usize,
-    /// Most ranges that are handed out ahead of their turn.
+    /// Maximum number of ranges that are handed out ahead of their turn.
     ahead: usize,
     /// The range whose turn it is, once any has been asked for.
     wanted: Option<usize>,
@@ -81,7 +81,7 @@ impl RangeBoard {
         }
     }
 
-    /// Returns a range that was handed out.
+    /// Stores what was parsed of a range that was handed out.
     pub(super) fn put(&self, range: usize, parsed: ParsedRange) {
         if let Some(place) = self.lock().ranges.get_mut(&range) {
             *place = Some(parsed);
@@ -113,7 +113,7 @@ impl RangeSupply for BoardSupply {
         progress = waited.unwrap_or_else(PoisonError::into_inner).0;
         match progress.ranges.get(&range) {
             Some(Some(_)) => progress.ranges.remove(&range).flatten(),
-            // It was taken before, and not used.
+            // The range was taken before and not used, so it is read in its turn.
             None if progress.next > range => Some(ParsedRange::default()),
             _ => None,
         }
@@ -124,7 +124,7 @@ impl RangeSupply for BoardSupply {
     }
 
     fn hand_over(&mut self, holder: usize, handover: RangeHandover) {
-        // The run has ended if nobody sends.
+        // If the post is gone, the run has ended.
         if let Some(post) = self.others.as_ref().and_then(|others| others.post.upgrade()) {
             post.send(holder, ReaderMessage::HandOver(Box::new(handover)));
         }
@@ -166,7 +166,7 @@ mod tests {
         assert!(supply.take(1).is_some_and(|range| !range.extent.is_parsed));
         assert_eq!(supply.take(2).map(|range| range.extent.end), Some(20));
         assert_eq!(board.hand_out(), Some((3, 2)));
-        // Those before the one that is wanted are forgotten.
+        // Ranges before the one that is wanted are forgotten.
         assert!(supply.take(4).is_none());
         board.put(3, parsed(30));
         assert!(!supply.is_ready(3));

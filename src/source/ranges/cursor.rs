@@ -14,7 +14,7 @@ pub(crate) enum RowAccess {
     Parsed,
     /// Another process holds the range of the row, and takes its rows once it has the clock.
     Elsewhere,
-    /// Another process has taken its rows.
+    /// Another process has taken the rows of the range.
     Taken(Box<RangeResult>),
     /// The range of the row is not parsed, or not taken yet.
     Wait,
@@ -196,7 +196,8 @@ impl RangeCursor {
         })
     }
 
-    /// Returns the content of a row, and adds the values of a record to `values`, unless they stay.
+    /// Returns the content of a row, and adds the values of a record to `values`, unless they stay
+    /// in the range.
     pub(crate) fn content(&self, taken: &TakenRow, values: &mut Vec<f64>) -> RowContent {
         let ParsedRow { event, key, outcome, .. } = taken.row;
         let (event, outcome) = match outcome {

@@ -1,11 +1,11 @@
 //! Hands the clock of a source to the process that holds the next rows, and takes it back.
 //!
-//! Messages say nothing about rows by their length. The state has one length. Keys and epochs of
+//! The lengths of messages say nothing about rows. The state has one length. Keys and epochs of
 //! records are padded to the number of rows. How many marks close epochs together depends on event
 //! times, so marks are padded to the most that there can be: one for each epoch that the public
 //! clock has closed. A mark ends with an epoch that the clock has reached, or before the first row
-//! of a later epoch; so at most one for each row, and one for each first row: of the rows, and of
-//! those in the state.
+//! of a later epoch. So there is at most one for each row, one for each first row of an epoch among
+//! them, and one for each first row in the state.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ pub(crate) struct RangeResult {
     pub(super) fault: Option<String>,
 }
 
-/// What another process has come to and this one has not reported yet.
+/// Results of another process that this one has not reported yet.
 #[derive(Default)]
 pub(in crate::source) struct ReturnedRows {
     pub(in crate::source) marks: VecDeque<(EpochMark, RowCounters)>,
@@ -105,7 +105,7 @@ impl SourceReader {
         (self.has_started, self.reads_on) = (state.has_started, state.reads_on);
         let survey = RowSurvey::of_padded(&state.survey);
         if let Some(survey) = survey.filter(|survey| survey.columns.len() == self.survey.columns.len()) {
-            // Those of other processes are not sent.
+            // Unlisted keys of other processes are not sent.
             let unlisted_keys = std::mem::take(&mut self.survey.unlisted_keys);
             self.survey = RowSurvey { unlisted_keys, ..survey };
         }

@@ -3,10 +3,10 @@
 //! **Equal to one reader.** One reader takes the rows of all files in their order. Its clock is the
 //! running maximum over the rows before; whether a row leaps, is late, or closes epochs depends on
 //! that clock, and so on all rows before it. But what a row *holds* depends on the row alone. So
-//! the work is cut there: ranges are parsed at once, in any order and anywhere
-//! ([`RangeParser`]), and their rows then pass one clock in the order of the files, in the same
-//! code as rows that are not parsed ahead ([`RangeCursor`]). Joining only a maximum per range would
-//! not do: whether a row leaps depends on every row before it.
+//! the work is cut there. Ranges are parsed at once, in any order and anywhere ([`RangeParser`]).
+//! Their rows then pass one clock in the order of the files, in the same code as rows that are not
+//! parsed ahead ([`RangeCursor`]). It would not suffice to combine one maximum for each range:
+//! whether a row leaps depends on every row before it.
 //!
 //! **Where a range begins.** A range is the rows whose first byte lies in a stretch of
 //! [`RangePlan::STRETCH`] bytes. Whether a line end in a CSV file ends a row or lies within quotes
@@ -26,8 +26,8 @@
 //! rows, counters and errors are those of one reader by construction.
 //!
 //! **Parquet files** are cut between rows, so nothing is guessed. Offsets in ranges then count the
-//! rows of a file, over its row groups. A **packed file** is one range, if it is small: it can't be
-//! read from its middle.
+//! rows of a file, over its row groups. A small **packed file** is one range: a packed file can't
+//! be read from its middle.
 
 mod cursor;
 mod handover;
@@ -51,7 +51,7 @@ pub(super) use handover::{LeapNotice, ReturnedRows};
 pub(crate) use parser::RangeParser;
 use pool::{Pool, PooledVec};
 
-/// Most rows of a range. One with more is read in its turn.
+/// Maximum number of rows of a range. A range with more rows is read in its turn.
 const MOST_ROWS: usize = 1 << 20;
 
 /// The stretches of all files, in their order.
@@ -75,14 +75,14 @@ pub(crate) struct FileStretch {
 }
 
 impl RangePlan {
-    /// Bytes of a stretch, and rows of one in a Parquet file.
+    /// Bytes of a stretch of a text file, and rows of a stretch of a Parquet file.
     pub(crate) const STRETCH: (u64, u64) = (1 << 19, 1 << 15);
 
-    /// Most bytes of a stretch of long files for several processes: the clock goes from one to
-    /// another for each stretch.
+    /// Maximum number of bytes of a stretch of long files, if several processes parse: for each
+    /// stretch, the clock goes from one process to another.
     pub(crate) const LONGEST: u64 = 1 << 21;
 
-    /// Bytes of the text files that are cut.
+    /// Total size of the text files that are cut, in bytes.
     pub(crate) fn length(files: &[FileCut]) -> u64 {
         let length = |file: &FileCut| if let FileCut::Bytes(length) = file { *length } else { 0 };
         files.iter().map(length).sum()
@@ -168,8 +168,8 @@ impl RangePlan {
         }
     }
 
-    /// Whether the rows of a stretch can't continue at a position within it: where they begin is
-    /// not guessed.
+    /// Whether the rows of a stretch can't continue at a position within it. Outside of text files
+    /// nothing is guessed: the rows begin where the stretch does.
     fn is_missed(&self, stretch: &FileStretch, position: Position) -> bool {
         let is_text = matches!(self.file(position.part), FileCut::Bytes(_));
         !is_text && self.offset(position) != stretch.from
@@ -205,7 +205,7 @@ pub(crate) trait RangeSupply: Send {
     /// parsed by then. Ranges before it are not asked for again.
     fn take(&mut self, range: usize) -> Option<ParsedRange>;
 
-    /// Informs it that this range is taken next.
+    /// Announces that this range is taken next.
     fn want(&mut self, range: usize);
 
     /// Whether a range is parsed in this process.
@@ -267,7 +267,7 @@ pub(crate) struct ParsedRow {
     outcome: ParsedOutcome,
 }
 
-/// What a row is good for.
+/// What a parsed row can be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ParsedOutcome {
     /// It does not move the clock.

@@ -14,7 +14,8 @@ use crate::source::content::{RowOutcome, RowRules, UnusableRow};
 use crate::source::rows::{RangeRow, RowReader};
 use crate::state::Position;
 
-/// Number of rows by which a guess is judged, and of those in a row that must be whole.
+/// Number of rows by which a guess is judged, and of consecutive ones among them that must be
+/// whole.
 const SHOWN_ROWS: usize = 16;
 const WHOLE_ROWS: usize = 3;
 
@@ -37,8 +38,8 @@ impl RangeParser {
         RangeParser { rules, columns, rows, buffers }
     }
 
-    /// Parses the stretch of a plan that another process has made, if the file has the length that
-    /// it has there.
+    /// Parses the stretch of a plan that another process has made, if the file is at least as long
+    /// here as it is there.
     pub(crate) fn parse_planned(&mut self, plan: &RangePlan) -> ParsedRange {
         let [stretch] = &plan.stretches[..] else { return ParsedRange::default() };
         let found = self.rows.name_of(stretch.start.part).metadata();
@@ -64,7 +65,7 @@ impl RangeParser {
             Some(start) => first_whole(&self.parse_from(start, stretch, SHOWN_ROWS)?),
             None => None,
         };
-        // The guess after which fewer rows are cut.
+        // Take the guess with fewer rows before the first whole ones.
         match outside.into_iter().chain(inside).min_by_key(|&(cut, _)| cut) {
             Some((_, start)) => self.parse_from(start, stretch, usize::MAX),
             None => Ok(parsed),
@@ -88,8 +89,8 @@ impl RangeParser {
         Ok(found.map(|passed| before + passed).filter(|&start| start < to))
     }
 
-    /// Parses rows from an offset on, up to the end of the stretch. With `most`, the result has no
-    /// more rows, and is for a look only.
+    /// Parses rows from an offset on, up to the end of the stretch. The result has at most `most`
+    /// rows. If this cuts it short, it serves only to judge a guess.
     fn parse_from(
         &mut self,
         start: u64,
@@ -176,8 +177,8 @@ fn is_cut(row: &ParsedRow) -> bool {
     matches!(row.outcome, ParsedOutcome::NoClock(UnusableRow { slot: None, defect: Defect::FieldCount }))
 }
 
-/// Returns where the first of a few rows begins that have the fields of the header, and the number
-/// of rows before it that don't.
+/// Returns the number of rows before the first [`WHOLE_ROWS`] consecutive rows that have the fields
+/// of the header, and where these begin.
 fn first_whole(range: &ParsedRange) -> Option<(usize, u64)> {
     let shown = &range.rows[..range.rows.len().min(SHOWN_ROWS)];
     let first = shown.windows(WHOLE_ROWS).position(|rows| !rows.iter().any(is_cut))?;
@@ -185,7 +186,7 @@ fn first_whole(range: &ParsedRange) -> Option<(usize, u64)> {
 }
 
 /// Returns the number of bytes up to the first row after the first line end that ends a row. With
-/// `in_quotes` line ends up to the next closing quote end none.
+/// `in_quotes`, the bytes up to the next quote are quoted, and line ends within quotes end no row.
 fn next_row(mut stream: impl BufRead, in_quotes: bool) -> io::Result<Option<u64>> {
     let (mut passed, mut is_quoted, mut ended) = (0, in_quotes, false);
     loop {

@@ -4,7 +4,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most buffers that wait for their next use.
+/// Maximum number of buffers that wait for their next use.
 const SPARE: usize = 16;
 
 /// Buffers without content.

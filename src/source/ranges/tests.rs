@@ -16,7 +16,8 @@ use crate::source::{
     EpochMark, ResumePoint, RowCounters, SourceEvent, SourceReader, range_parsers, range_plan,
 };
 
-/// Parses each range in its turn, in this process or as another one, which takes its rows, too.
+/// Parses each range in its turn, in this process or in the role of another one, which also takes
+/// the rows of the range.
 struct InTurn {
     parser: RangeParser,
     plan: RangePlan,
@@ -34,14 +35,15 @@ struct InTurn {
 }
 
 impl InTurn {
-    /// Whether what was asked for is there at the second time.
+    /// Whether to wait: every second time only, so that what was asked for is there when it is
+    /// asked for again.
     fn waits(&mut self) -> bool {
         self.has_waited = !self.has_waited;
         self.has_waited
     }
 }
 
-/// Sends a message.
+/// Returns a message as its receiver reads it.
 fn sent<T: Serialize + serde::de::DeserializeOwned>(message: &T) -> T {
     bincode::deserialize(&bincode::serialize(message).unwrap()).unwrap()
 }
@@ -207,7 +209,7 @@ impl Case {
     }
 
     /// Checks that reading in ranges gives the same as one reader. Returns the number of rows, and
-    /// of the batches that another process took.
+    /// of the ranges that another process took.
     fn check(&self, stretch: (u64, u64)) -> (u64, usize) {
         let one = self.one_reader(ResumePoint::START, 0);
         let mut held = 0;
@@ -245,10 +247,10 @@ fn check_equal(one: &Outcome, found: &Outcome) {
     assert!(found.elsewhere > 0 || one.events == found.events);
     if one.error.is_none() {
         assert!(one.records == found.records, "the records differ");
-        // One reader leaves out what a leaping row holds.
+        // A single reader does not read the other fields of a row whose clock leaps.
         let is_comparable = one.counters.clock_jump == 0;
         assert!(!is_comparable || one.survey.0 == found.survey.0, "the surveys differ");
-        // Others don't send unlisted keys.
+        // Other processes don't send unlisted keys.
         assert!(!is_comparable || found.elsewhere > 0 || one.survey == found.survey, "the surveys differ");
     }
 }
@@ -283,7 +285,8 @@ fn parquet(text: &[u8], groups: &[usize]) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// The text of a CSV file: rows of an event, the delay of its arrival, and what is special.
+/// The text of a CSV file. A row is given by the second of its event, the delay of its arrival in
+/// seconds, and a kind that chooses its other fields.
 fn csv(rows: &[(u32, u32, u32)], line_end: &str) -> Vec<u8> {
     let mut text = format!("event,arrival,key,note,x,who{line_end}");
     for &(event, delay, kind) in rows {
@@ -379,7 +382,8 @@ proptest! {
 
 #[test]
 fn guesses_about_quotes_are_mostly_right() {
-    // Half of all bytes lie between quotes, and most of these lines look like nothing else.
+    // More than a fifth of all bytes lie between quotes, and most lines that begin there don't have
+    // the fields of a row.
     let rows: Vec<_> = (0..400).map(|row| (row, 1, if row % 3 == 0 { 2 } else { 1 })).collect();
     let case =
         Case::new(&[("a.csv", csv(&rows, "\n"))], &settings()[3].replace("horizon = 12", "horizon = 100"));
@@ -387,7 +391,7 @@ fn guesses_about_quotes_are_mostly_right() {
     assert!(rows == 400 && held >= 10, "{held} ranges were taken elsewhere");
 }
 
-/// Nothing is guessed in them.
+/// In these files nothing is guessed.
 #[test]
 fn rows_of_parquet_and_packed_files_are_parsed_ahead() {
     let rows: Vec<_> = (0..400).map(|row| (row, 1, 0)).collect();
@@ -402,7 +406,8 @@ fn rows_of_parquet_and_packed_files_are_parsed_ahead() {
     }
 }
 
-/// Whatever the rows hold: how many records there are, and how far their epochs are ahead.
+/// It does not depend on what the rows hold: how many records there are, and how far their epochs
+/// are ahead.
 #[test]
 fn the_length_of_a_message_follows_from_the_number_of_rows() {
     let mut marks = Vec::new();

@@ -20,9 +20,9 @@ pub struct IngestReader {
     records: FrameRecords,
 }
 
-/// The position after the last frame read.
+/// What comes after the last frame read.
 enum NextFrame {
-    /// Number of further bytes of the same segment.
+    /// Further bytes of the same segment; the number of all its durable bytes.
     Segment(u64),
     /// The next segment, possibly of the next session.
     Follows(SegmentReader),

@@ -111,7 +111,7 @@ impl IngestJournal {
     }
 
     /// Returns why there is no room for a frame of this length and the start of a segment after it;
-    /// `None` if there is.
+    /// `None` if there is room, or if the journal is drained.
     fn lacks_room(&self, length: u64) -> Option<JournalFull> {
         let (size, drained, storage) = {
             let shared = self.shared();

@@ -1,5 +1,6 @@
 //! Injects every fault at every call of a journal that changes the disk, and continues the journal
-//! from the remaining files. Does the same during the recovery that follows. Requirements:
+//! from the remaining files. Also cuts the power at the first twelve calls of the recovery that
+//! follows. Requirements:
 //!
 //! - an acknowledged record is read back at its position;
 //! - no record occurs twice if the sender continues after the number that the next start reports;

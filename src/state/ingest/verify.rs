@@ -69,7 +69,7 @@ impl IngestReport {
         let mut before: Option<SegmentReader> = None;
         for &name in &names {
             let Some(mut segment) = SegmentReader::open(storage, name)? else {
-                // A run at work has deleted this position since, with everything before it.
+                // A run at work has deleted this segment since, with everything before it.
                 before = None;
                 continue;
             };
