@@ -193,14 +193,15 @@ impl SecretReference {
     }
 }
 
+/// Endings of the names of files with secrets.
+const SECRET_FILES: [&str; 8] = ["creds", "key", "nk", "password", "pem", "secret", "token", "txt"];
+
 /// Whether a written path is surely not a secret in the wrong field: it is in a directory from the
-/// root on, or ends in a dot and small letters.
+/// root on, or ends as files with secrets do.
 fn is_quotable(written: &Path) -> bool {
     let is_in_directory = written.is_absolute() && written.components().count() > 2;
     let extension = written.extension().and_then(OsStr::to_str);
-    let is_named =
-        |end: &str| (1..12).contains(&end.len()) && end.bytes().all(|byte| byte.is_ascii_lowercase());
-    is_in_directory || extension.is_some_and(is_named)
+    is_in_directory || extension.is_some_and(|extension| SECRET_FILES.contains(&extension))
 }
 
 #[cfg(test)]
@@ -248,7 +249,7 @@ mod tests {
             error.contains(written)
         };
         assert!(missing("broker.password") && missing(&format!("{folder}/broker")));
-        assert!(!missing("hidden") && !missing("hid.dEn") && !missing("hid/den+=="));
+        assert!(!missing("hidden") && !missing("hid.den") && !missing("hid/den+=="));
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(super) struct ClockState {
     due: u64,
     committed: u64,
     late_from: u64,
-    /// Behind the first rows of epochs, those of epoch 0.
+    /// The first rows of epochs, padded with entries of epoch 0.
     firsts: Vec<(u64, ResumePoint)>,
     leaps: u64,
     first_leap: Option<FirstLeap>,

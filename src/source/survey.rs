@@ -33,9 +33,9 @@ pub struct RowSurvey {
     /// One for each wanted column: the values first, those only for histograms, then key, entity,
     /// times and id.
     pub columns: Vec<ColumnSurvey>,
-    /// Number of rows that are unusable as a whole, and the first such defect.
+    /// Number of rows that are unusable as a whole.
     pub whole_rows: u64,
-    /// The first defect of a whole row.
+    /// The defect of the first of them.
     pub row_defect: Option<Defect>,
     /// Keys that the pipeline doesn't list, with the number of their rows: the first thousand.
     pub unlisted_keys: HashMap<Vec<u8>, u64>,
@@ -49,8 +49,8 @@ pub struct RowSurvey {
     pub backward_steps: u64,
     /// Rows whose event time is after their clock value.
     pub early_events: u64,
-    /// Rows by the binary logarithm of the seconds from event to clock: entry i counts delays below
-    /// 2^i seconds.
+    /// Rows by the seconds from event to clock: entry 0 counts delays below 1, entry i those from
+    /// 2^(i − 1) to below 2^i, and the last entry all longer ones.
     pub delays: [u64; 32],
     /// The longest stretches of rows that don't count.
     pub stretches: Stretches,

@@ -81,8 +81,11 @@ pub enum AccountingError {
         "together the mechanisms spend more than can be represented (μ² above 2³²): they give no privacy"
     )]
     Overspent,
-    /// A privacy loss is too large to be counted.
-    #[error("a privacy loss of {0} is too large: expected at most 600, and σ of at least 1/22: add noise")]
+    /// A privacy loss is too large, or too small, to be counted.
+    #[error(
+        "a privacy loss of {0} can't be computed: expected at most 600, and noise multipliers from 1/22 \
+         (1/11 where records are replaced) to 10⁶"
+    )]
     PrivacyLoss(f64),
     /// An invalid sampling rate.
     #[error("the sampling rate is {0}, but must be above 0 and at most 1")]
