@@ -71,7 +71,7 @@ pub struct SavedStrategy {
     pub request: StrategyRequest,
     /// Total squared error at sensitivity 1; for buffers, the minimised error.
     pub objective: f64,
-    /// Lower bound of the total squared error of all strategies; `None` if unknown.
+    /// Lower bound for all strategies of this kind; `None` if unknown.
     pub lower_bound: Option<f64>,
     /// The strategy.
     pub strategy: StrategyChoice,
