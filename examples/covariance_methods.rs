@@ -1,7 +1,7 @@
 //! Compares the methods of private covariances on tables of numbers: the mean Frobenius error of
 //! each method for each ρ. Or, with `regress:` before the methods, the mean squared error of
 //! private regressions of the last column, relative to its second moment, on every fifth row, from
-//! the other rows (Figure 5 of the paper; `ssp` makes it AdaSSP).
+//! the other rows (Figure 5 of Ferrando et al. 2026; `ssp` makes it AdaSSP).
 //!
 //! ```sh
 //! cargo run --example covariance_methods -- all 10 0.01,1 table.csv ...

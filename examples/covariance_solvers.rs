@@ -1,6 +1,7 @@
 //! Compares solvers for the entries that PACE measures (Figures 3 and 4 of Ferrando et al. 2026):
-//! the interior-point completion of maximum entropy, the same without connected components, and
-//! projected gradients of the least squares from zeros and from ones where nothing was measured.
+//! the interior-point completion of maximum entropy, the same with all columns in one component,
+//! and projected gradients of the least squares from zeros and from ones where nothing was
+//! measured.
 //!
 //! ```sh
 //! cargo run --release --example covariance_solvers -- 5 0.1,1,10 table.csv ...

@@ -1,5 +1,6 @@
 //! Publishes the rows of a CSV file to a Redis or NATS JetStream stream, one line per entry. The
-//! server recognises rows by their numbers, so publishing them again changes nothing.
+//! server recognises rows by their numbers, so publishing them again changes nothing; with NATS,
+//! within two minutes.
 //!
 //! ```sh
 //! cargo run --release --example publish -- redis://127.0.0.1:6379 [FILE]

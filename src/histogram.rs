@@ -118,7 +118,7 @@ pub(crate) fn extra_columns<'a>(
     histograms.iter().filter(|histogram| !columns.contains(&histogram.column.as_str()))
 }
 
-/// Returns the histograms of the values of a record, whose first ones are those of `columns`.
+/// Returns the histograms of a record. The first values of the record are those of `columns`.
 ///
 /// # Errors
 /// [`HistogramError`] for edges that bound no bins.

@@ -4,8 +4,8 @@
 //! A key file is one line, `hushflow-key-1:` and 64 hexadecimal digits: 32 bytes of the system's
 //! entropy. It is made with mode 0600 and refused if another user may read or write it. The
 //! keys of a cluster's encrypted links are derived from it (`runtime::link`). A sender presents a
-//! [`Token`], a hash of the key. A token is sent in the clear, so a person who sees it may write to
-//! the source but can't join a cluster.
+//! [`Token`], a hash of the key. Without TLS a token is sent in the clear. A person who sees it can
+//! write to the source but can't join a cluster.
 
 use std::fmt;
 use std::fs::OpenOptions;

@@ -35,7 +35,7 @@ pub(crate) fn parse_local_time(text: &str, zone: &TimeZone) -> Option<i64> {
 }
 
 /// Returns a local time as it is written, in RFC 3339 unless it has another format; `None` if it
-/// has an offset from UTC.
+/// has an offset from UTC or is not a time.
 pub(crate) fn local_time(text: &[u8], format: Option<&TimeFormat>) -> Option<DateTime> {
     let Some(format) = format else {
         let text = std::str::from_utf8(text).ok()?;

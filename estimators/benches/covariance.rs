@@ -1,5 +1,5 @@
 //! Benchmarks PACE-GGM with ρ = 10 on data shaped like the slowest in the paper: 102 columns of
-//! 1,994 records with about twenty strong factors (47.8 s in the paper), and 187 columns of 9,144
+//! 1,994 records with twenty factors (47.8 s in the paper), and 187 columns of 9,144
 //! records with three (3,117 s in the paper). Figures are in `docs/covariance.md`.
 
 use divan::{Bencher, black_box};
@@ -21,8 +21,8 @@ const SHAPES: [TableShape; 2] = [
     TableShape { records: 9144, columns: 187, factors: 3 },
 ];
 
-/// Factor models with values between −1 and 1: each factor is half as strong as the one before the
-/// last, and a tenth of the variance is a column's own.
+/// Factor models with values between −1 and 1: the loadings of a factor are 0.7 times as large as
+/// those of the factor before, and each column adds values of its own from −0.1 to 0.1.
 fn records(TableShape { records, columns, factors }: TableShape) -> Vec<f64> {
     let mut state = 1u64;
     let mut uniform = || {

@@ -262,7 +262,7 @@ pub(crate) fn few_coordinates(dimension: usize, second: SecondMoment) -> Layout 
 }
 
 /// Maximum distance of a circle from its expectation, in standard errors. The probability that one
-/// of the figures' 86 circles exceeds it is below 10⁻⁵.
+/// of the figures' 160 distances (two for a circle of Figure 1) exceeds it is below 10⁻⁵.
 pub(crate) const FAR: f64 = 5.5;
 
 /// Simulated squared errors of N methods for one σ, and their expectations.

@@ -72,7 +72,7 @@ pub(crate) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (count - 1.0).max(1.0)).sqrt())
 }
 
-/// Squared errors of a run, summed over steps and entries.
+/// Squared errors, summed over steps and entries: means over runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct SquaredErrors {
     /// Errors of first moments.
@@ -93,7 +93,8 @@ pub(crate) fn equal_entries(
 }
 
 impl SimulatedStream<'_> {
-    /// Releases the stream for `runs` keys, with this noise, and returns the errors of the view.
+    /// Releases the stream for `runs` keys, with noise of this seed, and returns the errors of the
+    /// view.
     ///
     /// # Errors
     /// [`ReproductionError`] if mechanism and records do not fit.

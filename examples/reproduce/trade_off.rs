@@ -63,7 +63,7 @@ impl WeightedMethod {
 /// Names and parameters of the methods, `count` each.
 fn weighted_methods(count: usize) -> [(&'static str, Vec<WeightedMethod>); 3] {
     let free = InPlaceRelease::new(DIMENSION, 1.0, 1.0).free_second_moment_weight();
-    // Shares from 1/20 to nearly 1, in odds.
+    // Odds from 1/20, so shares from 1/21 to nearly 1.
     let shares = geometric(0.05, 1000.0, count).map(|odds| odds / (1.0 + odds));
     [
         ("λ-JME", geometric(free, 40.0, count).map(WeightedMethod::WeightedJoint).collect()),

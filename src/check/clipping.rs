@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// Missing values don't count as values, and a bound belongs to the column.
+    /// Missing values don't count as values, and a value at a bound is not beyond it.
     #[test]
     fn only_values_beyond_a_bound_count() {
         let mut values = ClippedValues::new(BOUNDS.into_iter(), None);

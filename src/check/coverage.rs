@@ -75,8 +75,8 @@ impl Coverage {
         keys.iter().map(|&first| first <= self.closed.last).collect()
     }
 
-    /// Adds records, except those of closed epochs, which a resumed run reads again. The work for
-    /// each is a comparison with the one before.
+    /// Adds records, except those of closed epochs, which a resumed run reads again. Once all keys
+    /// have records, the work for each record is a comparison with the one before.
     pub fn add(&mut self, records: &Records) {
         for run in records.epochs.chunk_by(|one, next| one == next) {
             if run[0] > self.closed.last {

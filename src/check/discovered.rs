@@ -37,8 +37,8 @@ pub struct KeyCount {
 }
 
 impl DiscoveredKeys {
-    /// Computes it from the counts of all epochs, with up to `listed` names; `None` if keys are
-    /// listed.
+    /// Computes these numbers from the counts of all epochs, with up to `listed` names; `None` if
+    /// keys are listed.
     ///
     /// # Errors
     /// [`PublicationError`] if the parameters of the discovery are invalid.

@@ -7,7 +7,7 @@ use hushflow_operators::{ByEntity, Entity, EntityHistory, EntityLimits, Records,
 use super::Problem;
 use super::recent::{Recent, Share, Tally};
 
-/// Records from which their share means anything.
+/// Minimum number of records whose share is judged.
 const LEAST_RECORDS: u64 = 20;
 
 /// The records of an entity in an epoch.
@@ -16,7 +16,8 @@ struct EntityRecords {
     all: u64,
     /// The number of each key, if keys count, in the order of their first records.
     keys: Vec<(u32, u64)>,
-    /// Which of what may count has a value of which column: a record, or a key for its mean.
+    /// The pairs (item, column) with a value. An item is what may count: a record, or a key with
+    /// the mean of its records.
     values: BTreeSet<(u32, u32)>,
 }
 
@@ -37,7 +38,7 @@ pub struct EntityCut {
     /// The same by epoch, and the values of each column among these; empty unless they are counted.
     by_epoch: BTreeMap<u64, u64>,
     values: Vec<u64>,
-    /// The keys of what closed epochs count, each with its entities, if they are asked for.
+    /// The keys of what counts in closed epochs, each with its entities, if they are asked for.
     keys: Option<HashSet<(u32, Entity)>>,
 }
 
@@ -62,8 +63,8 @@ impl EntityCut {
         }
     }
 
-    /// Also counts what counts in each epoch, and its values in each of the first `columns`
-    /// columns.
+    /// Also tallies the records or means that count in each epoch, and their values in each of the
+    /// first `columns` columns.
     pub(super) fn count_values(&mut self, columns: usize) {
         self.values = vec![0; columns];
     }
@@ -205,7 +206,7 @@ impl EntityCut {
         self.recent.judge(steps).then(problem)
     }
 
-    /// Closes all epochs.
+    /// Returns a copy in which all epochs are closed.
     fn with_open(&self) -> Self {
         let mut all = self.clone();
         all.close(u64::MAX);

@@ -297,8 +297,8 @@ impl RowJudge {
         self.all(Extent::Whole, sources, duplicates)
     }
 
-    /// Returns what is lost of all rows of each source, and is no problem yet: malformed rows and
-    /// values beyond their bounds, from one in twenty on.
+    /// Returns what is lost of all rows of each source, and is not a problem yet: malformed rows
+    /// and values beyond their bounds, if they are more than one in twenty.
     pub fn lost_shares(&self, sources: &[SourceRows<'_>], problems: &[Problem]) -> Vec<Problem> {
         let of_source = |(source, rows): (&Source, &SourceRows<'_>)| {
             let lost = lost_shares(&self.pipeline, rows);

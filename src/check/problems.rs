@@ -25,7 +25,7 @@ pub use epochs::never_closes;
 pub use rows::histogram_surveys;
 pub(super) use rows::{beyond_bounds, falling_clock, lost_shares};
 
-/// A problem of a pipeline with its source: a run would publish little or nothing of it.
+/// A problem of a pipeline with its source: a run would publish little or nothing of the source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// Name for programs.
@@ -80,7 +80,7 @@ pub struct Observation<'a> {
     pub extent: Extent,
     /// The rows of each source.
     pub sources: &'a [SourceRows<'a>],
-    /// Copies of records.
+    /// Number of duplicates.
     pub duplicates: u64,
     /// The epochs and keys that have had records so far.
     pub coverage: &'a Coverage,
@@ -117,7 +117,7 @@ impl<'a> SourceRows<'a> {
             .all(|counters| share.saturating_mul(count(counters)) > counters.rows)
     }
 
-    /// The rows from the first one on that the first epoch had begun before.
+    /// The rows without those before the first epoch at the beginning of the source.
     pub(super) fn started(&self) -> Self {
         let since = |counters: RowCounters| counters.since(&self.survey.early);
         SourceRows { counters: since(self.counters), newest: since(self.newest), survey: self.survey }
@@ -141,7 +141,7 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// Rows from which shares mean anything.
+    /// Minimum number of rows whose shares are judged.
     fn least(self) -> u64 {
         match self {
             Extent::First | Extent::Later => 20,

@@ -11,19 +11,20 @@ pub(super) const LEAST: u64 = 100;
 /// Maximum number between two judgements, up to the next closed epoch.
 const MOST: u64 = 1 << 16;
 
-/// Minimum number of epochs in a row, and minimum number in them, that are judged separately.
+/// Minimum number of consecutive mostly bad epochs that are judged separately, and minimum number
+/// of rows, values or records in them.
 const LEAST_RUN: (u64, u64) = (3, 20);
 
-/// The share of all closed epochs that these are, and of all rows that a falling clock moves, as
-/// its inverse.
+/// Inverse of two minimum shares: that of these epochs among all closed ones, and that of the rows
+/// of closed epochs after which a falling clock is judged.
 pub(super) const RUN_SHARE: u64 = 50;
 
 /// Counts of rows, values or records, and of the bad ones among them.
 pub(super) trait Tally: Copy + Default {
-    /// All of them.
+    /// Returns the number of all.
     fn all(&self) -> u64;
 
-    /// The bad ones.
+    /// Returns the number of bad ones.
     fn bad(&self) -> u64;
 
     /// Returns the difference from an earlier state.
@@ -104,7 +105,7 @@ impl<T: Tally> Recent<T> {
         Recent { before: self.closed, ..self }
     }
 
-    /// Notes all of closed epochs, with the newest.
+    /// Sets the tally of all closed epochs, with the newest ones.
     pub(super) fn close(&mut self, closed: T) {
         self.before = self.closed;
         self.closed = closed;
@@ -117,7 +118,7 @@ impl<T: Tally> Recent<T> {
         }
     }
 
-    /// Returns those of the newest closed epochs.
+    /// Returns the tally of the newest closed epochs.
     pub(super) fn newest(&self) -> T {
         self.closed.since(&self.before)
     }
@@ -133,12 +134,12 @@ impl<T: Tally> Recent<T> {
         (recent.all() >= least).then_some(recent)
     }
 
-    /// Notes that all of closed epochs are judged.
+    /// Notes that everything in closed epochs is judged.
     pub(super) fn set_judged(&mut self) {
         self.judged = self.closed;
     }
 
-    /// Judges what is due: whether most are bad, also of the newest epochs.
+    /// Judges what is due. Returns whether most of it is bad, and most of the newest epochs too.
     pub(super) fn judge(&mut self, steps: u64) -> bool {
         let Some(due) = self.due(steps) else { return false };
         self.set_judged();
@@ -173,7 +174,8 @@ mod tests {
         assert_eq!(judged(|epoch| 10 * u64::from(epoch == 50 || epoch == 51), 100), [0; 0]);
     }
 
-    /// Every other epoch has no bad one, so no run of bad epochs begins; but most are bad.
+    /// In every third epoch less than half is bad, so no run of three bad epochs begins. But most
+    /// of all are bad.
     #[test]
     fn most_of_a_tenth_are_found() {
         let found = judged(|epoch| if epoch % 3 == 0 { 4 } else { 9 }, 60);

@@ -261,7 +261,7 @@ impl CliError {
         CliError { status: 5, cause: message.into().into() }
     }
 
-    /// Adds the field of the pipeline file that the error is about.
+    /// Adds the position in the pipeline file of the field that the error is about.
     fn in_pipeline(self, path: &Path) -> Self {
         let Some(error) = self.cause.downcast_ref::<PublicationError>() else { return self };
         let position = match error.field().and_then(|field| Pipeline::position(path, field)) {

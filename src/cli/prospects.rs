@@ -98,7 +98,8 @@ fn best_line(publication: &MomentPublication, view: &EstimateView, run: &DryRun)
     best
 }
 
-/// Returns the line of this many records: by column that of the column with the best prospect.
+/// Returns the line of a key with this many records; by column, the line of the column with the
+/// best prospect.
 fn line(moments: &Moments, records: f64, step: Option<f64>, shares: &[f64]) -> Option<BestLine> {
     let mut coordinates = vec![0.0; moments.layout.coordinates()];
     coordinates[0] = records;

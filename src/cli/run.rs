@@ -218,7 +218,7 @@ pub(super) fn start_sink(
 
 /// Returns the control by which signals stop the run and notices are printed.
 ///
-/// Only the process that reads the source handles signals; the others end with it. The second
+/// Only process 0 handles signals; the other processes end with it. The second
 /// signal ends the process at once; so does the first one before the run reads any rows.
 fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, CliError> {
     if arguments.until_idle.is_some() && !pipeline.sources.iter().any(Source::is_endless) {

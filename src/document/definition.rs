@@ -104,7 +104,7 @@ pub(crate) enum FieldType {
     Sections(&'static SectionDefinition),
 }
 
-/// Type of a field's value.
+/// A form of a field's value, or one of its words.
 pub(crate) struct Form {
     pub(crate) usage: String,
     /// Its meaning.

@@ -40,8 +40,9 @@ impl Delimiter {
         }
     }
 
-    /// Returns the delimiter by which most of the rows at the start of a file have as many fields
-    /// as the header, and the header the most; a comma if a header of one name needs none.
+    /// Returns the delimiter by which the most rows at the start of a file have as many fields as
+    /// the header; of several, the one that splits the header into the most fields. A comma, if
+    /// each leaves the header whole.
     ///
     /// # Errors
     /// If the file can't be read.

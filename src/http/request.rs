@@ -113,7 +113,8 @@ fn check(request: &httparse::Request<'_, '_>, hosts: &[String]) -> Result<HttpRe
     Ok(HttpRequest { path: path.into(), query, last_event, head_only: method == "HEAD" })
 }
 
-/// Whether a `Host` names this server. A name that anyone can register does not.
+/// Whether a `Host` names this server. A name that anyone can register does not, unless it is
+/// listed.
 fn is_ours(named: &str, hosts: &[String]) -> bool {
     let name = host_of(named).to_ascii_lowercase();
     let address = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));

@@ -254,8 +254,8 @@ impl<'a> EstimateLine<'a> {
         TableLayout::new(style, &header.cells, header, sizes)
     }
 
-    /// The characters of the start of an epoch that tell epochs apart: its date if all start at the
-    /// same time of day, and all but the year if they start at full minutes.
+    /// The characters of the start of an epoch that tell epochs apart: its date if the first three
+    /// start at the same time of day, and month to minute if these start at full minutes.
     fn brief_start(&self) -> Range<usize> {
         const ALL: Range<usize> = 0..22;
         let Schedule::ByTime(by) = &self.subject.parameters().epochs.schedule else { return ALL };

@@ -40,7 +40,7 @@ impl fmt::Display for WindowEstimator {
     }
 }
 
-/// Column scales in the header of a log: absent if estimated, a list if known, or `"whiten"`.
+/// Column scales in the header of a log: null if estimated, a list if known, or `"whiten"`.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum ScaleSetting {

@@ -78,7 +78,7 @@ impl Source {
         if self.journal { u32::from(journal::TAG) } else { self.input.tag(self.format) }
     }
 
-    /// Returns its public parameters; `None` for the only source of a pipeline.
+    /// Returns the clock of the source; `None` if epochs count rows.
     pub fn public_clock(&self) -> Option<SourceClock> {
         let Schedule::ByTime(by) = &self.schedule else { return None };
         let (name, arrival) = (self.name.clone(), self.arrival.clone());

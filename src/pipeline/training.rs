@@ -172,7 +172,7 @@ impl Training {
         }
     }
 
-    /// Returns the columns of a gradient, one for each parameter, each at most `clip_norm`.
+    /// Returns the columns of a gradient, one for each parameter, from −`clip_norm` to `clip_norm`.
     pub fn coordinates(&self, clip_norm: f64) -> Vec<Column> {
         let column =
             |name: String| Column { name, lower: -clip_norm, upper: clip_norm, bounds: Default::default() };

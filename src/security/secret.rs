@@ -52,7 +52,7 @@ enum SecretLocation {
     },
 }
 
-/// Whether readers of the pipeline have been warned, shared by all copies. Two settings are equal
+/// Whether a warning was given, shared by all copies. Two settings are equal
 /// whether or not they were used.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WarnedOnce(Arc<AtomicBool>);

@@ -1,4 +1,4 @@
-//! TLS settings of connections to servers.
+//! TLS settings of connections, for either end.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -12,7 +12,8 @@ use rustls::{
 use super::certificates::{CLIENT_ROOTS, ROOTS, in_words};
 use super::{SecurityError, TlsClient, TlsProblem};
 
-/// Reads of the data that a server sent before it ended a connection. Tickets may precede an alert.
+/// Maximum reads of the data that a server sent before it ended a connection, in which tickets may
+/// precede an alert.
 const LAST_READS: u32 = 16;
 
 /// An encrypted connection.

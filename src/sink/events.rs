@@ -19,7 +19,7 @@ use crate::http::{
 };
 use crate::lines::OutputFormat;
 
-/// How often to check whether readers are still connected.
+/// How often to check at the end whether readers are still connected.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long readers may take for the remaining events after the run has ended.

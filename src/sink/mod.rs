@@ -118,7 +118,7 @@ pub enum SinkError {
     Server {
         /// The server and its stream.
         path: PathBuf,
-        /// The reason, in the server's words.
+        /// The reason, in the server's words if it gave one.
         problem: String,
     },
     /// The address can't be listened on.

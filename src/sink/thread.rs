@@ -54,7 +54,8 @@ impl SinkThread {
     /// `announce`.
     ///
     /// # Errors
-    /// [`SinkError::Http`] if an address can't be listened on and `taken` refuses that.
+    /// [`SinkError::Http`] if an address can't be listened on and `taken` refuses that;
+    /// [`SinkError::Thread`].
     pub fn start(
         sink: &Sink,
         input: SinkInput,

@@ -2,8 +2,8 @@
 //!
 //! After step t, gradient descent has moved by `Σ_(i≤t) η_i g_i`. So its workload is
 //! `A[t,i] = η_i` for i ≤ t: prefix sums times a diagonal. With momentum, m_t = βm_(t−1) + g_t, it
-//! has moved by `Σ_(j≤t) η_j m_j`, so `A[t,i] = Σ_(i≤j≤t) η_j β^(j−i)`. Rates are relative to the
-//! largest one.
+//! has moved by `Σ_(j≤t) η_j m_j`, so `A[t,i] = Σ_(i≤j≤t) η_j β^(j−i)`. Rates are factors of the
+//! learning rate; without a file, at most 1.
 
 use std::f64::consts::PI;
 use std::path::{Path, PathBuf};
@@ -129,7 +129,7 @@ impl LearningRates {
         Ok((1..=steps).map(rate).collect())
     }
 
-    /// The workload of gradient descent with these rates, called `matrix:` and their `name`.
+    /// The workload of gradient descent with these rates, called `matrix:BASE with NAME`.
     ///
     /// # Errors
     /// [`StrategiesError`] for workloads other than prefix sums and momentum, and for rates that

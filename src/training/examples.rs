@@ -173,8 +173,9 @@ impl Examples {
         target.is_nan() || features.iter().any(|value| value.is_nan())
     }
 
-    /// Returns a digest of the rows in their order. Private. Rows that move between two runs would
-    /// take part more often than the guarantee counts.
+    /// Returns a digest of the rows in their order, by which a resumed run recognises them.
+    /// Private. Rows that move between two runs would take part more often than the guarantee
+    /// counts.
     pub fn digest(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         self.features
@@ -241,7 +242,7 @@ impl Drop for Examples {
     }
 }
 
-/// Half of the distance of the bounds, without overflow.
+/// Half of the distance between the bounds, without overflow.
 pub(super) fn half_width(column: &Column) -> f64 {
     column.upper / 2.0 - column.lower / 2.0
 }

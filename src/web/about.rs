@@ -1,4 +1,4 @@
-//! Public facts about a log before its first epoch, and the choices of a reader.
+//! Public facts about a log, and the choices that its page offers to a reader.
 
 use hushflow_mechanism::epochs::Schedule;
 use hushflow_mechanism::moments::SecondMoment;

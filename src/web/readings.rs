@@ -66,7 +66,7 @@ impl EpochRange {
 pub(super) struct Readings {
     query: ReadingsQuery,
     follower: Option<Follower>,
-    /// Of the epochs that are multiples of it, all in the range are there.
+    /// The document has all epochs in the range that are multiples of this step.
     step: u64,
     columns: ReadingColumns,
 }

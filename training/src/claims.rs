@@ -1,5 +1,5 @@
-//! Records which steps of a run have been drawn: a step is drawn once, even if a saved state is
-//! older.
+//! Records which steps of a run have been drawn: a step is drawn once, even if the run continues
+//! from an older saved state.
 //!
 //! Within a process all copies of a run share one list. A [`Journal`] is the same list on disk, for
 //! states that are restored by another process.

@@ -1,4 +1,4 @@
-//! Private training with Adam: the parameters of the model do not reveal any single record.
+//! Private training with Adam: (ε, δ) bounds what the model's parameters reveal about a record.
 //!
 //! Gradients are the records of a stream, and the optimiser's steps are its epochs. [`adam`] is the
 //! optimiser as post-processing of releases, and [`Optimise`] its operator. [`training_loop`] feeds

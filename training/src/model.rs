@@ -15,7 +15,7 @@ use crate::data::LabelledImages;
 pub enum Activation {
     /// `max(0, z)`.
     Relu,
-    /// `tanh z`. Bounded, and so are gradients, which suits clipping (Papernot et al. 2021).
+    /// `tanh z`. Bounded, which keeps gradients short, so it suits clipping (Papernot et al. 2021).
     Tanh,
 }
 

@@ -278,8 +278,9 @@ pub fn coefficients(moments: &DMatrix<f64>, target: usize, ridge: f64) -> Option
 /// second moments by `method`, one third to the ridge. [`CovarianceMethod::Ssp`] makes it AdaSSP.
 ///
 /// # Errors
-/// [`CovarianceError`], which depends on public numbers alone; [`CovarianceError::Numerical`] if
-/// `target` is not a column.
+/// [`CovarianceError`]: from public numbers alone, unless it [follows from
+/// releases](CovarianceError::follows_from_releases). [`CovarianceError::Numerical`] also if
+/// `target` is not a column or is the only one.
 pub fn regress<R: CryptoRng + ?Sized>(
     method: CovarianceMethod,
     sample: &CovarianceSample<'_>,

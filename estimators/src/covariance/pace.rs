@@ -21,7 +21,7 @@ use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::noise::selection::Selection;
 use rand::CryptoRng;
 
-/// Share of the budget below which it counts as spent.
+/// Share of the budget below which the rest counts as spent.
 const NOTHING: f64 = 1e-9;
 
 /// Division of the budget. The default is the paper's.
@@ -48,7 +48,8 @@ impl Pace {
     /// Spends the rest of a budget.
     ///
     /// # Errors
-    /// [`CovarianceError`], by public numbers alone.
+    /// [`CovarianceError`]: from public numbers alone, unless it [follows from
+    /// releases](CovarianceError::follows_from_releases).
     pub fn estimate<R: CryptoRng + ?Sized>(
         &self,
         sample: &CovarianceSample<'_>,
@@ -178,7 +179,7 @@ impl<'a> PaceRun<'a> {
     }
 
     /// Selects, measures and completes. Returns whether the estimate changed by more than the
-    /// noise.
+    /// expected magnitude of the noise.
     fn round<R: CryptoRng + ?Sized>(
         &mut self,
         allowance: Allowance,

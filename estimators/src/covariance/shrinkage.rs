@@ -8,9 +8,12 @@
 //! | estimate | suits |
 //! |---|---|
 //! | nearest semidefinite matrix | little noise |
-//! | eigenvalues above e in magnitude, as √(λ² − e²); the others 0 | few strong directions |
+//! | eigenvalues λ > e as √(λ² − e²); the others 0 | few strong directions |
 //! | diagonal | uncorrelated columns |
-//! | the diagonal, and off it the second estimate | few directions plus the columns' variances |
+//! | the diagonal, and off it few directions | few directions plus the columns' variances |
+//!
+//! The directions of the last estimate are those of the matrix without its diagonal, with |λ| > e.
+//! Their eigenvalues become √(λ² − e²) with the sign of λ.
 //!
 //! √(λ² − e²) has the least Frobenius error of all functions of an eigenvalue, for few directions
 //! in many columns (Gavish & Donoho 2017; Nadakuditi 2014).

@@ -37,7 +37,8 @@ use hushflow_mechanism::moments::RECORD_BITS;
 use hushflow_mechanism::numbers;
 use hushflow_mechanism::release::Numbers;
 
-/// Share of the budget that the last part of a path may fall short by.
+/// Share of the budget added to that of selections. It exceeds what the last part of a path may
+/// fall short by.
 const ROUNDING: f64 = 2e-9;
 
 /// Cost of an estimate.

@@ -62,8 +62,8 @@ pub(super) fn estimate(
     last_mean(&kept, true, budget, rng)
 }
 
-/// Clips the records again at twice the radius that holds all but 1.5α of them. Does nothing if the
-/// noise of the histogram is larger than that number of records.
+/// Clips the records again at twice the radius that holds all but 1.5α of them. Does nothing if
+/// that number of records is at most four deviations of the histogram's noise, or half of all.
 pub(super) fn tightened(
     rows: &[f64],
     kept: ClippedRecords,

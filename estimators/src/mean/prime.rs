@@ -189,8 +189,8 @@ pub(super) fn estimate(
     last_mean(&kept, converged, budget, rng)
 }
 
-/// Filters as PRIME until more than [`MAX_REMOVED`] times the corruption is removed. Returns
-/// whether it stopped there: then the records are not what PRIME assumes, and no mean is released.
+/// Filters as PRIME until more than [`MAX_REMOVED`] times the corruption is removed. Returns `None`
+/// if it stopped there: then the records are not what PRIME assumes, and no mean is released.
 ///
 /// Rounds remove at most 2α each, and corrupt rows of one kind go in the first. Columns with a long
 /// tail or correlation lose 2α in each round.

@@ -361,8 +361,8 @@ fn median(bins: &[(i64, f64)]) -> Option<Option<f64>> {
 mod tests {
     use super::*;
 
-    /// Bins of width 2 from −2 to 12, and a ball from 0 to 7: half of the fourth bin and all of the
-    /// fifth are above, the first is below.
+    /// Bins of width 2 from −2 to 10, and a ball from 0 to 7: half of bin 3 and all of bin 4 are
+    /// above, bin −1 is below.
     #[test]
     fn released_bins_estimate_the_clipping() {
         let bins =
@@ -371,7 +371,7 @@ mod tests {
         let found = bins.clipping(&ball, &[10.0])[0];
         assert_eq!((found.lower, found.upper), (0.0, 70.0));
         assert!((found.share - 0.25).abs() < 1e-12, "{found:?}");
-        // The first moves up by 1 on average, half of the fourth down by ½, the fifth by 2.
+        // Bin −1 moves up by 1 on average, half of bin 3 down by ½, bin 4 by 2.
         assert!((found.bias - 10.0 * (0.1 - 0.05 * 0.5 - 0.1 * 2.0)).abs() < 1e-12, "{found:?}");
     }
 

@@ -41,7 +41,8 @@ use nalgebra::{DMatrix, DMatrixView};
 use std::collections::BTreeMap;
 use std::thread;
 
-/// √2 · weights of the count: its deviation is that of Σq/r divided by these.
+/// Weights of the count beside sums and beside moments: its deviation is that of Σq/r divided by
+/// these.
 const COUNT_WITH_SUMS: f64 = 1.732_050_807_568_877_2;
 const COUNT_WITH_MOMENTS: f64 = 1.581_138_830_084_189_8;
 

@@ -14,8 +14,8 @@
 //!   these points is near the mean, and the records near the mean exclude the corruption that
 //!   matters.
 //!
-//! This R is no less, and the proof below only needs some S′. Time is exponential only in the
-//! number of columns.
+//! This R is at least the paper's, and the proof below only needs some S′. Time is exponential
+//! only in the number of columns.
 //!
 //! # Privacy, with our own proof
 //! Along each direction, records are projected and rounded to integers of an interval of length D.

@@ -93,7 +93,7 @@ pub(super) struct PathOptimum {
     scale: f64,
     /// Σ u∘diag(X): tr S^(−½).
     trace: f64,
-    /// Bound on the relative error of the quadrature.
+    /// Relative error of the quadrature, as [`Quadrature::error`] measures it.
     inexact: f64,
 }
 
@@ -133,7 +133,7 @@ impl PathOptimum {
         Some(Self { workload, multipliers, quadrature, diagonal, scale, trace, inexact: 0.0 })
     }
 
-    /// The strategy of V^(1/4), for which all multipliers are equal: its error.
+    /// Returns the error of V^(1/4), the strategy for which all multipliers are equal.
     pub(super) fn spectral_error(workload: &QueryWorkload) -> Option<f64> {
         Self::at(workload, vec![1.0; workload.cells()]).map(|found| found.error().0)
     }

@@ -3,14 +3,14 @@
 
 use std::f64::consts::PI;
 
-/// Bound aimed at for the relative error.
+/// Target of the relative error.
 const ACCURACY: f64 = 1e-12;
 
 /// Points of the check for each term, and the factor that covers the space between them.
 const POINTS: usize = 32;
 const BETWEEN: f64 = 2.0;
 
-/// Halvings of the arithmetic-geometric mean: each doubles its digits.
+/// Steps of the arithmetic-geometric mean: each doubles the number of correct digits.
 const HALVINGS: usize = 16;
 
 /// The sum, for λ of an interval.

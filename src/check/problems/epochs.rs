@@ -9,10 +9,10 @@ use crate::pipeline::Pipeline;
 /// Number of epochs before the first record that is not a problem.
 const FEW_EPOCHS: u64 = 10;
 
-/// Closed epochs from which it means anything that nearly all of them are empty.
+/// Minimum number of closed epochs for which it is a problem that nearly all are empty.
 const LEAST_EPOCHS: u64 = 8;
 
-/// Epochs before the first record.
+/// Reports many epochs before the first record.
 pub(super) fn empty_start(pipeline: &Pipeline, seen: &Observation<'_>) -> Option<Problem> {
     let Schedule::ByTime(by) = &pipeline.epochs.schedule else { return None };
     let closed = &seen.coverage.closed;

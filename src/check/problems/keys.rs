@@ -10,7 +10,7 @@ use crate::spelling::closest;
 /// problem.
 const ROWS_PER_MISSPELT: u64 = 20;
 
-/// Unlisted rows from which they may be those of a listed key without a row.
+/// Minimum number of rows with unlisted keys that may be those of a listed key without a row.
 const LEAST_UNLISTED: u64 = 20;
 
 /// A listed key without rows, if many rows have unlisted keys.
@@ -24,7 +24,7 @@ pub(super) fn unseen(pipeline: &Pipeline, seen: &Observation<'_>) -> Option<Prob
 }
 
 /// Returns a listed key without a record, if there are rows with unlisted keys: for each listed key
-/// without a record at least a tenth of the mean of the others.
+/// without a record at least a tenth of the mean number of records of the other listed keys.
 fn unseen_key<'a>(pipeline: &'a Pipeline, seen: &Observation<'_>) -> Option<&'a str> {
     let key = pipeline.key.as_ref().filter(|key| key.discover.is_none())?;
     let unlisted: u64 = seen.sources.iter().map(|source| source.counters.unknown_key).sum();

@@ -28,7 +28,8 @@ const AFTER_HORIZON: &str = "after the horizon";
 /// The problem of rows that can't be read.
 const UNREADABLE: &str = "unreadable rows";
 
-/// One in this many malformed rows or clipped values is worth a line at the end of a run.
+/// A larger share of malformed rows or clipped values than one in this many is worth a line at the
+/// end of a run.
 const LOST: u64 = 20;
 
 /// The problem of values that would be clipped.
@@ -42,8 +43,8 @@ const LEAST_STRETCH: u64 = 40;
 /// doubt the source.
 const STRETCH_SHARE: u64 = 4;
 
-/// Minimum number of rows at the start of a source, all without a value of a column, that is a
-/// problem.
+/// Minimum number of rows at the start of a source, all without a value of a histogram's column,
+/// that is a problem.
 const LEAST_MISSING: u64 = 1000;
 
 type Count = fn(&RowCounters) -> u64;
@@ -350,7 +351,8 @@ pub(in crate::check) fn beyond_bounds(column: &Column, is_above: bool) -> Proble
     Problem::new(OUT_OF_BOUNDS, false, message)
 }
 
-/// Reports malformed rows, and values of a column beyond its bounds, from one in twenty on.
+/// Reports malformed rows, and values of a column beyond its bounds, if they are more than one in
+/// twenty.
 pub(in crate::check) fn lost_shares(pipeline: &Pipeline, seen: &SourceRows<'_>) -> Vec<Problem> {
     let percent = |part: u64, all: u64| 100.0 * part as f64 / all.max(1) as f64;
     let is_lost = |part: u64, all: u64| LOST * part > all;
@@ -412,7 +414,7 @@ fn empty_histograms(pipeline: &Pipeline, seen: &SourceRows<'_>, least: u64, is_w
     histogram_surveys(pipeline, seen.survey).filter_map(problem).collect()
 }
 
-/// Returns the histograms of columns that have no other use, with what rows held of these columns.
+/// Returns the histograms of columns that have no other use, with the surveys of these columns.
 pub fn histogram_surveys<'a>(
     pipeline: &'a Pipeline,
     survey: &'a RowSurvey,
@@ -439,7 +441,8 @@ pub(super) fn empty_column(pipeline: &Pipeline, seen: &Observation<'_>) -> Optio
     Some(Problem::new("column without values", false, message))
 }
 
-/// Names the columns of at least half of the defects that `count` counts.
+/// Names the columns with at least half as many of the defects that `count` counts as the worst
+/// column has.
 fn columns(seen: &SourceRows<'_>, count: impl Fn(&ColumnSurvey) -> u64) -> String {
     let most = seen.survey.columns.iter().map(&count).max().unwrap_or(0);
     let named = seen.survey.columns.iter().filter(|column| count(column) > 0 && 2 * count(column) >= most);

@@ -14,7 +14,7 @@ use super::report::{CheckReport, LISTED, percent};
 const NARROW: f64 = 0.02;
 
 /// Lengths at which a stretch of uncounted rows is noted, as a share of all rows, and a stretch of
-/// clipped values, as a share of all values. Longer stretches are problems.
+/// clipped values, as a share of all values. A longer one is a problem of nearly all rows.
 const LONG_STRETCH: std::ops::Range<f64> = 0.02..0.9;
 
 /// Shares of the values of a column at which clipping is noted.

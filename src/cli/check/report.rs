@@ -100,7 +100,7 @@ impl<'a> CheckReport<'a> {
         ]
     }
 
-    /// Returns the times at which an epoch begins, or its number.
+    /// Returns the time at which an epoch begins; `-` if epochs are counted in rows.
     pub(super) fn epoch_name(&self, epoch: u64) -> String {
         match &self.pipeline.epochs.schedule {
             Schedule::ByTime(by) => epoch_start(by, epoch),

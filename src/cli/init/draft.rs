@@ -215,7 +215,7 @@ pub(super) trait Times {
     fn time_format(&self, column: Option<&str>) -> Option<TimeFormat>;
     /// The column that may hold arrival times: by its name, and because its times are in order.
     fn arrival(&self) -> Option<&ColumnProfile>;
-    /// Whether a tenth of the rows lack a value of one of these columns.
+    /// Whether more than a tenth of the rows lack a value of one of these columns.
     fn lacks_values<'a>(&self, columns: impl Iterator<Item = &'a String>) -> bool;
     /// Whether times of a column lack an offset from UTC.
     fn has_local_times(&self, column: &str) -> bool;

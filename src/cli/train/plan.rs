@@ -73,7 +73,8 @@ fn spends_less(spent: f64, epsilon: f64) -> String {
 /// Maximum number of passes whose ε is printed.
 const PASSES: u32 = 10;
 
-/// Bytes per parameter of parameters, their sums, updates and averages, without strategies.
+/// Bytes per released coordinate for parameters, their sums, updates and averages, without
+/// strategies.
 const OPTIMISER_BYTES: u64 = 8 * 5;
 
 impl<'a> TrainingPlan<'a> {

@@ -52,7 +52,7 @@ pub(super) struct FoundForm {
     pub(super) format: TimeFormat,
     pub(super) times: u64,
     pub(super) span: (i64, i64),
-    /// The previous time.
+    /// The largest time so far.
     last: i64,
     /// Times before the largest one so far.
     pub(super) falls: u64,

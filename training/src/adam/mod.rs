@@ -19,7 +19,7 @@
 //! |---|---|---|---|
 //! | mean of squares | `(1/m) Σ_j g_j∘g_j` | both, `jme` | free: `r_d(ν)` for each record |
 //! | square of mean | `ĝ∘ĝ` of `ĝ = Σ_j g_j/m` | both, `batch-squares` | Algorithm 2: never free |
-//! | joint clipping | as above, of gradients clipped with squares | both, `joint-clip` | 2R |
+//! | joint clipping | mean of squares, of jointly clipped gradients | both, `joint-clip` | 2ζ |
 //! | DP-Adam | `x̂∘x̂` | first, `pp` | that of first moments |
 //! | DP-AdamBC | `x̂∘x̂ − (variance of x̂'s noise)` | first, `pp` | that of first moments |
 //! | scale, then privatise | `x̂∘x̂` | first of scaled gradients, `pp` | that of first moments |

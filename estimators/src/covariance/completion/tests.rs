@@ -153,8 +153,8 @@ fn ill_posed_completions_fit_as_well_as_any() {
 fn impossible_measurements_end_at_the_boundary() {
     let mut completion = Completion::of_diagonal(&[(1.0, 1e4), (1.0, 1e4), (-0.5, 1e4)]);
     assert!(completion.covariance(2, 2) > 0.0 && completion.covariance(2, 2) < 1e-7);
-    // Nearest singular matrix to [[1, 3], [3, 1]] with equal precisions of 1, and 2 for both sides:
-    // a = b, (a−1)·2 + (a−3) = 0.
+    // The fit is singular, [[a, a], [a, a]]; [[1, 3], [3, 1]] is measured with equal precisions.
+    // 2·(a−1)² + (a−3)² is least where 2·(a−1) + (a−3) = 0.
     completion.measure(1, 0, 3.0, 1e4);
     completion.finish();
     let (a, b) = (completion.covariance(0, 0), completion.covariance(1, 0));
