@@ -71,7 +71,7 @@ struct TrainingArguments {
     /// Number of runs whose mean and standard deviation are reported.
     #[arg(long, default_value = "3")]
     seeds: u64,
-    /// Methods, by parts of their names; all by default.
+    /// Names of methods; all by default.
     #[arg(long, value_delimiter = ',')]
     methods: Vec<String>,
     /// Learning rates to choose from.

@@ -171,7 +171,7 @@ impl Token {
 
 impl fmt::Debug for SharedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key")
+        f.write_str("SharedKey")
     }
 }
 

@@ -29,15 +29,23 @@
 //! # let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ())?;
 //! # run(&pipeline, &publication, &RunOptions::new(1, &state), |_first_epoch| ())?;
 //!
-//! let mut log = PublicReader::open(&state)?; let publication =
-//! MomentPublication::from_header(log.header())?; let mut released = Vec::new(); while let
-//! Some(frame) = log.next_frame()? { released.push(ReleasedEpoch::released_before(frame.epoch,
-//! frame.values)); } let view = EstimateView::new("window:7".parse()?,
-//! &publication.parameters().log_facts()); let view = EstimateView { total: true, ..view };
-//! timely::example(move |scope| { let keys = publication.keys(); let totals =
-//! released.to_stream(scope).estimates(0, &publication, &view, |_key| true, Fault::new());
-//! totals.inspect(move |total| { assert_eq!(total.key, keys); println!("{}: {:?}", total.epoch,
-//! total.estimate.fields()); }); });
+//! let mut log = PublicReader::open(&state)?;
+//! let publication = MomentPublication::from_header(log.header())?;
+//! let mut released = Vec::new();
+//! while let Some(frame) = log.next_frame()? {
+//!     released.push(ReleasedEpoch::released_before(frame.epoch, frame.values));
+//! }
+//! let view = EstimateView::new("window:7".parse()?, &publication.parameters().log_facts());
+//! let view = EstimateView { total: true, ..view };
+//! timely::example(move |scope| {
+//!     let keys = publication.keys();
+//!     let released = released.to_stream(scope);
+//!     let totals = released.estimates(0, &publication, &view, |_key| true, Fault::new());
+//!     totals.inspect(move |total| {
+//!         assert_eq!(total.key, keys);
+//!         println!("{}: {:?}", total.epoch, total.estimate.fields());
+//!     });
+//! });
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
