@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _batch, _hushflow
-from ._errors import ParameterError
+from ._arguments import checked
+from ._errors import BatchError, ParameterError, quoted
 from ._types import Path
 
 Floats = npt.NDArray[np.float64]
@@ -59,11 +60,19 @@ class CovarianceEstimate:
     """All fields, as in `hushflow covariance --json`."""
 
 
-def _table(table: Any, columns: Sequence[str] | None, missing: str) -> tuple[Floats, list[str]]:
+def _table(table: Any, columns: Sequence[Any] | None, missing: str) -> tuple[Floats, list[str]]:
+    try:
+        return _rows(table, columns, missing)
+    except BatchError as error:
+        problem = str(error).removesuffix(f"; {_batch.NOTHING}")
+    raise BatchError(problem)
+
+
+def _rows(table: Any, columns: Sequence[Any] | None, missing: str) -> tuple[Floats, list[str]]:
     if missing not in ("keep", "skip", "reject"):
-        raise ParameterError(f'missing: found {missing!r}, expected "keep", "skip" or "reject"')
+        raise ParameterError(f'missing: found {quoted(missing)}, expected "keep", "skip" or "reject"')
     if isinstance(columns, str) or not isinstance(columns, (Iterable, NoneType)):
-        raise ParameterError(f"columns: found {columns!r}, expected a list of names")
+        raise ParameterError(f"columns: found {quoted(columns) if isinstance(columns, str) else type(columns).__name__}, expected a list of names")
     if hasattr(table, "__arrow_c_stream__") and not any(hasattr(table, name) for name in ("columns", "keys")):
         table = _batch.read_arrow(table)
     table = _batch.read_array(table)
@@ -81,7 +90,8 @@ def _table(table: Any, columns: Sequence[str] | None, missing: str) -> tuple[Flo
         row = int(np.flatnonzero(incomplete)[0])
         name = names[int(np.flatnonzero(~np.isfinite(rows[row]))[0])]
         raise _batch.refuse(
-            f'column {name!r}, row {row}: expected a finite number; missing = "keep" counts such rows in the middle'
+            f'column {quoted(name)}, row {row}: expected a finite number; missing = "keep" counts such rows in the middle, and "skip" '
+            "leaves them out"
         )
     if missing == "skip":
         return rows[~incomplete], names
@@ -107,13 +117,14 @@ def _labels(table: Any) -> list[Any]:
     raise _batch.refuse("the columns have no names: name them with columns")
 
 
+@checked
 def robust_mean(
     table: Any,
     *,
     corruption: float,
     epsilon: float,
     delta: float,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[Any] | None = None,
     method: str = "auto",
     scale: str | float | Sequence[float] = "auto",
     range: float | None = None,
@@ -145,7 +156,7 @@ def robust_mean(
             epsilon=epsilon,
             delta=delta,
             method=method,
-            scale=scale,
+            scale=scale.tolist() if isinstance(scale, np.ndarray) else scale,
             range=range,
             skips=missing == "skip",
             seed=seed,
@@ -166,6 +177,7 @@ def robust_mean(
     )
 
 
+@checked
 def private_covariance(
     table: Any,
     *,
@@ -173,7 +185,7 @@ def private_covariance(
     rho: float | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[Any] | None = None,
     method: str = "shrunk",
     neighbours: Literal["replace-one", "zero-out"] = "replace-one",
     centre: float | None = None,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ._errors import ParameterError
+from ._errors import ParameterError, quoted
 
 
 def given(name: str, value: Any) -> Any:
@@ -54,7 +54,7 @@ def edges(column: str, values: Any) -> list[float]:
     try:
         return [float(edge) for edge in values]
     except (TypeError, ValueError, OverflowError):
-        raise ParameterError(f"histograms: {column!r} has neither a number of bins nor a list of edges") from None
+        raise ParameterError(f"histograms: {quoted(column)} has neither a number of bins nor a list of edges") from None
 
 
 def toml(name: str, value: Any) -> str:

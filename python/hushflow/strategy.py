@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from ._arguments import checked
 from ._hushflow import Strategy, strategy_names
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def names() -> dict[str, str]:
     return dict(strategy_names())
 
 
+@checked
 def parse(
     name: str,
     *,

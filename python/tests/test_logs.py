@@ -231,7 +231,7 @@ def test_plot_draws_every_key(state: Path) -> None:
     assert [line.get_label() for line in axes.lines] == log.keys and len(axes.collections) == 3
     # A line through a single epoch is invisible without a marker.
     assert all(line.get_marker() == "." for line in axes.lines)
-    with pytest.raises(hf.ParameterError, match="no column 'blub'"):
+    with pytest.raises(hf.ParameterError, match='no column "blub"'):
         log.plot("blub")
 
 

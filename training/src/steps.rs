@@ -22,7 +22,10 @@ use std::ops::Range;
 use zeroize::Zeroizing;
 
 /// First bytes of a saved state, with its version.
-const MAGIC: [u8; 8] = *b"hushadm1";
+const MAGIC: [u8; 8] = *b"hushadm2";
+
+/// Number of bytes of the checksum at the end of a saved state.
+const CHECKSUM: usize = 4;
 
 /// A private training run whose gradients come from the caller.
 pub struct TrainingSteps {
@@ -246,23 +249,41 @@ impl TrainingSteps {
             .chain(public.iter().map(|numbers| &numbers[..]))
             .collect();
         // Growing would leave copies of sums in freed memory.
-        let length = MAGIC.len() + parts.iter().map(|part| 8 + part.len()).sum::<usize>();
+        let length = MAGIC.len() + CHECKSUM + parts.iter().map(|part| 8 + part.len()).sum::<usize>();
         let mut state = Zeroizing::new(Vec::with_capacity(length));
         state.extend(MAGIC);
         for part in parts {
             state.extend((part.len() as u64).to_le_bytes());
             state.extend(part);
         }
+        let checksum = crc32c::crc32c(&state);
+        state.extend(checksum.to_le_bytes());
         state
     }
 
     /// Continues from the state that [`save`](Self::save) returned for the same plan.
     ///
     /// # Errors
-    /// [`TrainingError::State`] for a state of another plan. The run must then end.
+    /// [`TrainingError::State`] for a state of another plan, or a damaged one. The run then goes on
+    /// after its last finished step.
     pub fn restore(&mut self, state: &[u8]) -> Result<(), TrainingError> {
+        let before = (!self.failed).then(|| self.save());
+        let restored = self.load(state);
+        match before {
+            Some(before) if self.failed => self.load(&before).and(restored),
+            _ => restored,
+        }
+    }
+
+    /// As [`restore`](Self::restore), but an error leaves a run that must end.
+    fn load(&mut self, state: &[u8]) -> Result<(), TrainingError> {
         let refused = |reason| move || TrainingError::State(StepError::State { reason });
-        let mut rest = state.strip_prefix(&MAGIC).ok_or_else(refused("it is not a saved training run"))?;
+        let rest = state.strip_prefix(&MAGIC).ok_or_else(refused("it is not a saved training run"))?;
+        let (mut rest, checksum) =
+            rest.split_last_chunk::<CHECKSUM>().ok_or_else(refused("it is cut off"))?;
+        if u32::from_le_bytes(*checksum) != crc32c::crc32c(&state[..state.len() - CHECKSUM]) {
+            return Err(refused("its checksum is wrong, so it is damaged")());
+        }
         let short = refused("it is shorter than its parts");
         let mut part = || -> Result<&[u8], TrainingError> {
             let (length, after) = rest.split_first_chunk().ok_or_else(short)?;
@@ -439,7 +460,24 @@ mod tests {
             let mut run = begun(Privatisation::Jme, &strategies);
             assert!(run.restore(&state[..end]).is_err(), "{end}");
         }
-        assert!(begun(Privatisation::Jme, &strategies).restore(&[&state[..], &[0]].concat()).is_err());
+        let (before, mut run) = (steps, begun(Privatisation::Jme, &strategies));
+        assert!(run.restore(&[&state[..], &[0]].concat()).is_err());
+        for place in (0..state.len()).step_by(11) {
+            let mut damaged = state.to_vec();
+            damaged[place] ^= 1 << (place % 8);
+            assert!(run.restore(&damaged).is_err(), "{place}");
+        }
+        // Of another step, with the right checksum: found only after parts of it are taken.
+        let mut mixed = state.to_vec();
+        let steps = MAGIC.len() + 8 + run.description().len() + 8 + 16 + 8;
+        mixed[steps] += 1;
+        let end = mixed.len() - CHECKSUM;
+        let checksum = crc32c::crc32c(&mixed[..end]);
+        mixed[end..].copy_from_slice(&checksum.to_le_bytes());
+        let error = run.restore(&mixed).unwrap_err().to_string();
+        assert!(error.contains("of different steps"), "{error}");
+        step_until(&mut run, 2);
+        assert_eq!(run.parameters(), before.parameters());
     }
 
     #[test]
