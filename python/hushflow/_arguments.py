@@ -146,10 +146,10 @@ def _expected(name: str, kind: str, value: Any) -> str:
     if kind != "int":
         return _EXPECTED[kind]
     least, most = _RANGES.get(name, (0, 2**64 - 1))
-    if most < 2**32:
+    if most < 2**16:
         return f"a whole number from {least} to {most}"
     too_large = isinstance(value, int) and value > most
-    return "a whole number below 2^64" if too_large else f"a whole number of at least {least}"
+    return f"a whole number below 2^{most.bit_length()}" if too_large else f"a whole number of at least {least}"
 
 
 def _found(value: Any) -> str:

@@ -215,6 +215,9 @@ class Log:
         options = _options(
             workload, estimate, None, settings, covariance, level, joint, population, False, total, keys, since
         )
+        return self._releases(options)
+
+    def _releases(self, options: ViewOptions) -> Iterator[Release]:
         releases = self._log.follow(options)
         try:
             for epoch, lines in releases:

@@ -117,7 +117,7 @@ def test_releases_are_the_lines_of_tail(hushflow: Command, state: Path) -> None:
     assert hf.open_log(state).release(33) is None
     earlier = hf.open_log(state).release(5)
     assert earlier is not None and earlier.epoch == 5 and earlier.start == "2013-01-05T05:00:00Z"
-    with pytest.raises(hf.ParameterError, match="interval: found 'median'"):
+    with pytest.raises(hf.ParameterError, match='interval: found "median"'):
         release.interval("median")
 
 
