@@ -43,7 +43,7 @@ def check(name: str, annotation: str, value: Any) -> None:
     if any(_fits(name, kind, value) for kind in kinds):
         return
     expected = [_expected(name, kind, value) for kind in kinds if kind != "None"]
-    raise ParameterError(f"{name}: found {_found(value)}, expected {' or '.join(dict.fromkeys(expected))}")
+    raise ParameterError(f"{name}: found {found(value)}, expected {' or '.join(dict.fromkeys(expected))}")
 
 
 @functools.cache
@@ -152,7 +152,8 @@ def _expected(name: str, kind: str, value: Any) -> str:
     return f"a whole number below 2^{most.bit_length()}" if too_large else f"a whole number of at least {least}"
 
 
-def _found(value: Any) -> str:
+def found(value: Any) -> str:
+    """Describes a value that was refused."""
     if isinstance(value, str):
         if not _is_unicode(value):
             return "text that is not Unicode"

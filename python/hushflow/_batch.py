@@ -123,7 +123,7 @@ class Table:
         if data.ndim != 2 or data.shape[1] != len(self._names):
             raise refuse(
                 f"found an array of shape {data.shape}, expected (rows, {len(self._names)}): "
-                f"the columns {', '.join(self._names)}"
+                f"the columns {', '.join(map(str, self._names))}"
             )
         return {name: data[:, index] for index, name in enumerate(self._names)}
 

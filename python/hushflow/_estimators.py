@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from types import NoneType
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _batch, _hushflow
-from ._arguments import checked
+from ._arguments import checked, found
 from ._errors import BatchError, ParameterError, quoted
 from ._types import Path
 
@@ -71,17 +70,16 @@ def _table(table: Any, columns: Sequence[Any] | None, missing: str) -> tuple[Flo
 def _rows(table: Any, columns: Sequence[Any] | None, missing: str) -> tuple[Floats, list[str]]:
     if missing not in ("keep", "skip", "reject"):
         raise ParameterError(f'missing: found {quoted(missing)}, expected "keep", "skip" or "reject"')
-    if isinstance(columns, str) or not isinstance(columns, (Iterable, NoneType)):
-        raise ParameterError(f"columns: found {quoted(columns) if isinstance(columns, str) else type(columns).__name__}, expected a list of names")
+    named = None if columns is None else _names(columns)
     if hasattr(table, "__arrow_c_stream__") and not any(hasattr(table, name) for name in ("columns", "keys")):
         table = _batch.read_arrow(table)
     table = _batch.read_array(table)
-    labels = _labels(table) if columns is None else list(columns)
+    labels = _labels(table) if named is None else named
     if not labels:
         raise _batch.refuse("found no columns")
-    found = _batch.Table(table, labels)
+    read = _batch.Table(table, labels)
     names = [str(label) for label in labels]
-    vectors = [_batch.numbers(found.column(label), name) for label, name in zip(labels, names, strict=True)]
+    vectors = [_batch.numbers(read.column(label), name) for label, name in zip(labels, names, strict=True)]
     if len({len(vector) for vector in vectors}) > 1:
         raise _batch.refuse("the columns differ in length")
     rows = np.column_stack(vectors)
@@ -90,13 +88,22 @@ def _rows(table: Any, columns: Sequence[Any] | None, missing: str) -> tuple[Floa
         row = int(np.flatnonzero(incomplete)[0])
         name = names[int(np.flatnonzero(~np.isfinite(rows[row]))[0])]
         raise _batch.refuse(
-            f'column {quoted(name)}, row {row}: expected a finite number; missing = "keep" counts such rows in the middle, and "skip" '
-            "leaves them out"
+            f'column {quoted(name)}, row {row}: expected a finite number; missing = "keep" counts such rows in the '
+            'middle, and "skip" leaves them out'
         )
     if missing == "skip":
         return rows[~incomplete], names
     rows[incomplete] = np.nan
     return rows, names
+
+
+def _names(columns: Any) -> list[Any]:
+    """Returns the labels of the wanted columns."""
+    if isinstance(columns, Iterable) and not isinstance(columns, (str, bytes)):
+        labels = list(columns)
+        if all(isinstance(label, Hashable) for label in labels):
+            return labels
+    raise ParameterError(f"columns: found {found(columns)}, expected a list of names")
 
 
 def _labels(table: Any) -> list[Any]:
@@ -239,7 +246,7 @@ def private_covariance(
 def _bounds(bounds: Any, columns: int) -> list[tuple[float, float]]:
     try:
         found = np.asarray(bounds, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ParameterError("bounds: expected pairs of numbers") from None
     if found.shape == (2,):
         found = np.tile(found, (columns, 1))

@@ -80,6 +80,7 @@ class Release:
         size = len(self.columns)
         return {key: _array(line.get("covariance"), (size, size)) for key, line in self.lines.items()}
 
+    @checked
     def interval(self, of: str = "mean") -> dict[str, Floats]:
         """Returns both ends of the intervals of the view.
 

@@ -339,7 +339,7 @@ class ContinualMoments(Owned):
             except OverflowError:
                 pass
         if start is not None:
-            raise ParameterError(f"start: found {start!r}, expected text such as 2013-01-01, a date or a datetime")
+            raise ParameterError(f"start: found {_arguments.found(start)}, expected text such as 2013-01-01, a date or a datetime")
         state = _fields.absolute("state", _fields.given("state", self.state))
         try:
             epochs = Log(state).parameters["epochs"]["schedule"]

@@ -12,14 +12,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _hushflow
-from ._arguments import checked
+from ._arguments import checked, found
 from ._batch import read_array
 from ._errors import BatchError, ParameterError, StateError
 from ._hushflow import TrainingPlan
@@ -99,6 +99,8 @@ class PrivateAdam(Owned):
             raise ParameterError(f"plan: found {type(plan).__name__}, expected what hushflow.training.plan() returns")
         self.plan = plan
         """The promise."""
+        if not isinstance(params, Iterable):
+            raise ParameterError(f"params: found {found(params)}, expected arrays or tensors")
         self._params = [_array(value, f"parameter {place}") for place, value in enumerate(params)]
         if not self._params or not sum(array.size for array in self._params):
             raise ParameterError("params: found no parameters")
@@ -198,10 +200,9 @@ class PrivateAdam(Owned):
         step is refused.
         """
         unknown = StateError("found no state of PrivateAdam: expected what state_dict() returned")
-        try:
-            batch_size, state = state_dict["batch_size"], state_dict["state"]
-        except (TypeError, KeyError):
-            raise unknown from None
+        if not isinstance(state_dict, Mapping) or not {"batch_size", "state"} <= state_dict.keys():
+            raise unknown
+        batch_size, state = state_dict["batch_size"], state_dict["state"]
         if (batch_size is None) != (state is None):
             raise unknown
         if batch_size is not None and not (type(batch_size) is int and 0 < batch_size < 2**32 and isinstance(state, bytes)):

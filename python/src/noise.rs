@@ -68,8 +68,8 @@ impl NoiseStream {
         };
         let source = source(seed);
         let wrong = move |error: MechanismError| match error {
-            MechanismError::Scale { source, .. } => Failure::parameter(format!(
-                "noise_multiplier: found {noise_multiplier:?}, which makes noise that can't be drawn: {source}"
+            MechanismError::Scale { .. } => Failure::parameter(format!(
+                "noise_multiplier: found {noise_multiplier:?}, whose noise can't be drawn: choose one nearer to 1"
             )),
             error => Failure::parameter(error),
         };

@@ -62,7 +62,7 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: noise()(10**30), "step: found 1000000000000000000000000000000, expected a whole number below 2^64"),
     (lambda: noise(seed=-1), "seed: found -1, expected a whole number of at least 0"),
     (lambda: noise(strategy=3), "strategy: found 3, expected a Strategy or text"),
-    (lambda: noise(noise_multiplier=1e300), "noise_multiplier: found 1e300, which makes noise that can't be drawn"),
+    (lambda: noise(noise_multiplier=1e300), "noise_multiplier: found 1e300, whose noise can't be drawn: choose one nearer to 1"),
     (lambda: hf.training.PrivateAdam([np.ones(2)], lr=0.1, clip_norm=None, strategy="identity", plan=plan()), "clip_norm: found None, expected a number"),  # type: ignore[arg-type]
     (lambda: hf.training.PrivateAdam([np.ones(2)], lr=0.1, clip_norm=1.0, strategy=3, plan=plan()), "strategy: found 3, expected a Strategy or text"),  # type: ignore[arg-type]
     (lambda: mean(missing=TABLE), "missing: found ndarray, expected text"),
@@ -77,6 +77,49 @@ def test_wrong_arguments_are_named(call: Callable[[], Any], message: str) -> Non
     with pytest.raises(hf.ParameterError) as raised:
         call()
     assert str(raised.value).startswith(message)
+
+
+class Odd:
+    """An object that can't even be printed or compared."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+
+ODD: list[Any] = [
+    None, -1, 10**30, 10**400, 1.5, float("nan"), 1e300, "", "\ud800", "\0", b"x", [], [None], ["\ud800"], {"a": 1}, (1, 2),
+    set(), Odd(), TABLE, TABLE[0], np.int64(-1), np.datetime64("NaT"), np.array(["a"]), range(3), int, lambda: 0,
+]  # fmt: skip
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], list[str]]] = {
+    "calibrate": (lambda **given: hf.calibrate(**{"epsilon": 1.0, "delta": 1e-6} | given), ["epsilon", "delta"]),
+    "plan": (plan, ["epsilon", "delta", "batch_size", "neighbours", "method"]),
+    "noise": (noise, ["strategy", "dimension", "noise_multiplier", "seed", "clip_norm", "neighbours"]),
+    "mean": (mean, ["corruption", "epsilon", "columns", "method", "scale", "range", "missing", "seed", "data_set"]),
+    "strategy": (lambda **given: hf.strategy.blt(**{"buffers": 2} | given), ["buffers", "workload", "participation", "objective"]),
+    "pipeline": (lambda **given: hf.Pipeline(**{"path": "x", "text": ""} | given), ["path", "text"]),
+    "stream": (
+        lambda **given: stream(Path("nowhere"), **given).to_toml(),
+        [name for name in hf.ContinualMoments().get_params() if name not in ("pipeline", "state")],
+    ),
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_no_argument_raises_an_exception_of_another_package(function: str) -> None:
+    call, names = FUNCTIONS[function]
+    for name in names:
+        for value in ODD:
+            try:
+                call(**{name: value})
+            except hf.HushflowError as error:
+                # No values of an array.
+                assert len(str(error)) < 900, name
 
 
 PARAMETERS: list[tuple[dict[str, Any], str]] = [
