@@ -327,19 +327,8 @@ class ContinualMoments(Owned):
 
     def _start(self) -> str:
         """The start of the first epoch: the given one, that of the log, or today."""
-        start = self.start
-        if isinstance(start, str):
-            return start
-        if isinstance(start, date) and start == start:  # pandas.NaT is a date that equals nothing.
-            if not isinstance(start, datetime):
-                return start.isoformat()
-            try:
-                zoned = start if start.tzinfo else start.replace(tzinfo=timezone.utc)
-                return zoned.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
-            except OverflowError:
-                pass
-        if start is not None:
-            raise ParameterError(f"start: found {_arguments.found(start)}, expected text such as 2013-01-01, a date or a datetime")
+        if self.start is not None:
+            return _fields.start(self.start)
         state = _fields.absolute("state", _fields.given("state", self.state))
         try:
             epochs = Log(state).parameters["epochs"]["schedule"]

@@ -205,7 +205,8 @@ class PrivateAdam(Owned):
         batch_size, state = state_dict["batch_size"], state_dict["state"]
         if (batch_size is None) != (state is None):
             raise unknown
-        if batch_size is not None and not (type(batch_size) is int and 0 < batch_size < 2**32 and isinstance(state, bytes)):
+        is_size = type(batch_size) is int and 0 < batch_size < 2**32
+        if batch_size is not None and not (is_size and isinstance(state, bytes)):
             raise unknown
         with self._turns.next():
             if batch_size is None:
