@@ -368,7 +368,7 @@ impl StateError {
     }
 }
 
-/// Advises how to take away the access of others. The root and the directories in it are those of the
+/// Advises how to take away the access of others. The root and the directories in it belong to the
 /// system, which would break without that access.
 pub(crate) fn restrict(path: &Path, change: &str) -> String {
     let mut parts = path.components();
