@@ -159,6 +159,15 @@ impl Control {
         if missing.is_empty() { Ok(connections.last) } else { Err(missing.join("; ")) }
     }
 
+    /// As [`first_connections`](Self::first_connections), with the whole reason, also before the first
+    /// source is open.
+    pub(crate) fn sources_connected(&self) -> Result<Option<Instant>, String> {
+        if self.preparing.load(Ordering::Relaxed) {
+            return Err("starting: no source is open yet".into());
+        }
+        self.first_connections().map_err(|missing| format!("a source was never connected: {missing}"))
+    }
+
     /// Notes that a source needs a connection to this server, which was never reached before.
     pub(crate) fn await_connection(&self, name: &str) {
         self.connections().missing.entry(name.into()).or_default();

@@ -101,7 +101,7 @@ impl Metrics {
     /// not ready.
     pub(crate) fn watch_connections(&self, control: &Control) {
         let control = control.clone();
-        self.readiness.watch_connections(move || control.first_connections());
+        self.readiness.watch_connections(move || control.sources_connected());
     }
 
     /// Sets the source of the number of batches waiting for the workers.

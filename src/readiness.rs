@@ -18,7 +18,7 @@ use crate::http::{HttpAnswer, HttpRequest, HttpStatus, PLAIN_TEXT};
 /// Shortest deadline that is derived from a schedule: short epochs may wait for disks.
 const SHORTEST_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Returns when the last source was connected for the first time, or which ones never were.
+/// Returns when the last source was connected for the first time, or why not all were.
 type Connections = Box<dyn Fn() -> Result<Option<Instant>, String> + Send + Sync>;
 
 /// Whether epochs come in time.
@@ -89,10 +89,13 @@ impl Readiness {
         if self.is_complete.load(Relaxed) {
             return Ok("ready: the last epoch of all is published".into());
         }
-        let connected = self.connections.get().map_or(Ok(None), |connections| connections());
-        let connected = connected.map_err(|missing| format!("a source was never connected: {missing}"))?;
+        let connected = self.connections.get().map_or(Ok(None), |connections| connections())?;
         let (Some(start), Some(age)) = (self.start.get(), self.age()) else {
-            return Err("starting: no epoch is possible yet".into());
+            // Only a ready run gets the first peer of a listening source.
+            return match self.connections.get() {
+                Some(_) => Ok("ready: no row has come yet".into()),
+                None => Err("starting: no epoch is possible yet".into()),
+            };
         };
         let Some(within) = start.within else {
             return Ok("ready: no deadline is set (--ready-within)".into());
@@ -178,13 +181,20 @@ mod tests {
         let at = Instant::now().checked_sub(Duration::from_secs(10)).expect("a machine that has run");
         ready.start.set(ReadyStart { at, within: Some(Duration::from_secs(5)) }).expect("the first start");
         let watched = control.clone();
-        ready.watch_connections(move || watched.first_connections());
+        ready.watch_connections(move || watched.sources_connected());
+        assert_eq!(ready.judge().expect_err("not open"), "starting: no source is open yet");
+        control.begin();
         control.note_attempt("nats://h:1 s", Some("can't be reached: refused"));
         let why = ready.judge().expect_err("not connected");
         assert_eq!(why, "a source was never connected: nats://h:1 s: can't be reached: refused");
         control.note_attempt("nats://h:1 s", None);
         assert!(ready.is_ready(), "the deadline counts from the first connection");
+        let waiting = Readiness::default();
+        let watched = control.clone();
+        waiting.watch_connections(move || watched.sources_connected());
+        assert!(waiting.is_ready(), "a listening source gets no peer before");
         control.note_attempt("other", Some("away"));
+        assert!(!waiting.is_ready());
         ready.complete();
         assert!(ready.is_ready(), "nothing is due after the last epoch");
     }

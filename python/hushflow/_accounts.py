@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from . import _hushflow
+from ._arguments import checked
 from ._types import Path
 
 
@@ -21,6 +22,7 @@ class Calibration(NamedTuple):
     """μ of Gaussian differential privacy."""
 
 
+@checked
 def calibrate(
     *,
     epsilon: float | None = None,
@@ -60,6 +62,7 @@ class Budget(NamedTuple):
     """Directory of the ledger."""
 
 
+@checked
 def ledger(directory: Path, *, delta: float | None = None) -> Budget:
     """Returns what a ledger has spent: the one in a directory, or that of a state directory.
 

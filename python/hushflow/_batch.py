@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timezone
+from decimal import Decimal
+from fractions import Fraction
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _hushflow
-from ._errors import BatchError
+from ._errors import BatchError, quoted
 
 _hushflow.load_numpy()
 
@@ -120,7 +123,7 @@ class Table:
         if data.ndim != 2 or data.shape[1] != len(self._names):
             raise refuse(
                 f"found an array of shape {data.shape}, expected (rows, {len(self._names)}): "
-                f"the columns {', '.join(self._names)}"
+                f"the columns {', '.join(map(str, self._names))}"
             )
         return {name: data[:, index] for index, name in enumerate(self._names)}
 
@@ -128,15 +131,15 @@ class Table:
         """Returns a column, as it is or as an array."""
         columns = getattr(self._data, "columns", None) if self._listed is None else self._listed
         if columns is not None and list(columns).count(name) > 1:
-            raise refuse(f"there are several columns {name!r}")
+            raise refuse(f"there are several columns {quoted(name)}")
         try:
             values = self._data[name]
         except Exception:
             # Each kind of table has its own.
             pass
         else:
-            return attempt(f"column {name!r} can't be read", lambda: array_of(values))
-        raise refuse(f"there is no column {name!r}")
+            return attempt(f"column {quoted(name)} can't be read", lambda: array_of(values))
+        raise refuse(f"there is no column {quoted(name)}")
 
 
 def _decoded(values: Any) -> Any:
@@ -199,7 +202,7 @@ def _texts(values: Any, name: str) -> list[str | None]:
             return [None if value is np.ma.masked else value for value in plain.tolist()]
         return list(_vector(plain, name).tolist())
 
-    listed = attempt(f"column {name!r} can't be read", read)
+    listed = attempt(f"column {quoted(name)} can't be read", read)
     if all(type(value) is str for value in listed):
         return list(listed)
     texts: list[str | None] = []
@@ -208,39 +211,47 @@ def _texts(values: Any, name: str) -> list[str | None]:
             texts.append(str(value))
         elif isinstance(value, (int, np.integer)) and not isinstance(value, bool):
             texts.append(str(int(value)))
-        elif attempt(f"column {name!r}, row {row}: the value can't be read", lambda: _is_missing(value)):
+        elif attempt(f"column {quoted(name)}, row {row}: the value can't be read", lambda: _is_missing(value)):
             texts.append(None)
         else:
             kind = type(value).__name__
-            raise refuse(f"column {name!r}, row {row}: found a value of type {kind}, expected text")
+            raise refuse(f"column {quoted(name)}, row {row}: found a value of type {kind}, expected text")
     return texts
 
 
 def _vector(values: Any, name: str) -> npt.NDArray[Any]:
-    found: npt.NDArray[Any] = attempt(f"column {name!r} can't be read", lambda: _missing_as_nan(values))
+    found: npt.NDArray[Any] = attempt(f"column {quoted(name)} can't be read", lambda: _missing_as_nan(values))
     if found.ndim != 1:
-        raise refuse(f"column {name!r}: found an array of shape {found.shape}, expected (rows,)")
+        raise refuse(f"column {quoted(name)}: found an array of shape {found.shape}, expected (rows,)")
     return found
 
 
 def numbers(values: Any, name: str) -> Floats:
     """Returns a column of numbers, NaN where one is missing."""
     found = _vector(values, name)
-    if found.dtype.kind == "O" and all(map(_is_number, found)):
+    if found.dtype.kind == "O":
         # What a list with None becomes.
-        try:
-            found = np.array([np.nan if value is None else float(value) for value in found])
-        except OverflowError:
-            raise refuse(f"column {name!r}: found a number too large for float64") from None
+        found = np.array([_number(value, name, row) for row, value in enumerate(found)], dtype=np.float64)
     if found.dtype.kind not in "iufb":
-        raise refuse(f"column {name!r}: found values of dtype {found.dtype}, expected numbers")
+        raise refuse(f"column {quoted(name)}: found values of dtype {found.dtype}, expected numbers")
     with np.errstate(over="ignore"):
         # Columns of packed records are not aligned: only a copy of them is.
         return np.require(found, np.float64, "A")
 
 
-def _is_number(value: Any) -> bool:
-    return value is None or type(value) in (int, float) or isinstance(value, (np.integer, np.floating))
+def _number(value: Any, name: str, row: int) -> float:
+    """Returns a number of a column of objects, NaN where it is missing."""
+    if value is None or type(value).__name__ == "NAType":
+        return math.nan
+    if type(value) in (int, float, Decimal, Fraction) or isinstance(value, (np.integer, np.floating)):
+        try:
+            return float(value)
+        except (OverflowError, ValueError):
+            # A signalling NaN is the only other one.
+            pass
+        raise refuse(f"column {quoted(name)}, row {row}: found a number too large for float64")
+    kind = type(value).__name__
+    raise refuse(f"column {quoted(name)}, row {row}: found a value of type {kind}, expected a number")
 
 
 MANY = 10_000
@@ -331,15 +342,15 @@ def times(values: Any, name: str) -> npt.NDArray[np.int64]:
         found = np.array([_time(value, name, row) for row, value in enumerate(found.tolist())])
         found = found.astype("datetime64[us]")
     if found.dtype.kind != "M":
-        raise refuse(f"time {name!r}: found values of dtype {found.dtype}, expected datetime64 or text")
+        raise refuse(f"time {quoted(name)}: found values of dtype {found.dtype}, expected datetime64 or text")
     if np.isnat(found).any():
         row = int(np.flatnonzero(np.isnat(found))[0])
-        raise refuse(f"time {name!r}, row {row}: found no time")
+        raise refuse(f"time {quoted(name)}, row {row}: found no time")
     # Rounded down, as text with more digits is.
     micros = found.astype("datetime64[us]")
     if np.datetime_data(found.dtype)[0] in _COARSE and (micros.astype(found.dtype) != found).any():
         row = int(np.flatnonzero(micros.astype(found.dtype) != found)[0])
-        raise refuse(f"time {name!r}, row {row}: found a time too far from 1970")
+        raise refuse(f"time {quoted(name)}, row {row}: found a time too far from 1970")
     return np.ascontiguousarray(micros.view(np.int64))
 
 
@@ -357,7 +368,7 @@ def _time(value: Any, name: str, row: int) -> datetime:
             return value.astimezone(timezone.utc).replace(tzinfo=None) if value.tzinfo else value
     except (ValueError, OverflowError):
         pass
-    raise refuse(f"time {name!r}, row {row}: expected a time such as 2013-01-01T05:00:00Z")
+    raise refuse(f"time {quoted(name)}, row {row}: expected a time such as 2013-01-01T05:00:00Z")
 
 
 def names(values: Any, name: str) -> list[str]:
@@ -368,4 +379,4 @@ def names(values: Any, name: str) -> list[str]:
         return listed
     except UnicodeEncodeError:
         pass
-    raise refuse(f"entity {name!r}: found text that is not Unicode")
+    raise refuse(f"entity {quoted(name)}: found text that is not Unicode")

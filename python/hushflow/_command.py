@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+from ._arguments import checked
 from ._errors import RunError
 from ._hushflow import Pipeline
 from ._types import Path
@@ -29,6 +30,7 @@ def report(*words: str, text: str | None = None) -> dict[str, Any]:
     raise RunError(done.stderr.strip().removeprefix("error: "))
 
 
+@checked
 def check(pipeline: Path, *, state: Path | None = None, rows: int | None = None) -> dict[str, Any]:
     """Reads the source of a pipeline file as a run does, and publishes nothing.
 

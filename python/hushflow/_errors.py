@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+from typing import Any, NamedTuple
+
+
+def quoted(name: Any) -> str:
+    """Writes a name as the command does: text in double quotes."""
+    return json.dumps(name, ensure_ascii=False) if isinstance(name, str) else repr(name)
 
 
 class HushflowError(Exception):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from types import NoneType
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _batch, _hushflow
-from ._errors import ParameterError
+from ._arguments import checked, found
+from ._errors import BatchError, ParameterError, quoted
 from ._types import Path
 
 Floats = npt.NDArray[np.float64]
@@ -59,20 +59,27 @@ class CovarianceEstimate:
     """All fields, as in `hushflow covariance --json`."""
 
 
-def _table(table: Any, columns: Sequence[str] | None, missing: str) -> tuple[Floats, list[str]]:
+def _table(table: Any, columns: Sequence[Any] | None, missing: str) -> tuple[Floats, list[str]]:
+    try:
+        return _rows(table, columns, missing)
+    except BatchError as error:
+        problem = str(error).removesuffix(f"; {_batch.NOTHING}")
+    raise BatchError(problem)
+
+
+def _rows(table: Any, columns: Sequence[Any] | None, missing: str) -> tuple[Floats, list[str]]:
     if missing not in ("keep", "skip", "reject"):
-        raise ParameterError(f'missing: found {missing!r}, expected "keep", "skip" or "reject"')
-    if isinstance(columns, str) or not isinstance(columns, (Iterable, NoneType)):
-        raise ParameterError(f"columns: found {columns!r}, expected a list of names")
+        raise ParameterError(f'missing: found {quoted(missing)}, expected "keep", "skip" or "reject"')
+    named = None if columns is None else _names(columns)
     if hasattr(table, "__arrow_c_stream__") and not any(hasattr(table, name) for name in ("columns", "keys")):
         table = _batch.read_arrow(table)
     table = _batch.read_array(table)
-    labels = _labels(table) if columns is None else list(columns)
+    labels = _labels(table) if named is None else named
     if not labels:
         raise _batch.refuse("found no columns")
-    found = _batch.Table(table, labels)
+    read = _batch.Table(table, labels)
     names = [str(label) for label in labels]
-    vectors = [_batch.numbers(found.column(label), name) for label, name in zip(labels, names, strict=True)]
+    vectors = [_batch.numbers(read.column(label), name) for label, name in zip(labels, names, strict=True)]
     if len({len(vector) for vector in vectors}) > 1:
         raise _batch.refuse("the columns differ in length")
     rows = np.column_stack(vectors)
@@ -81,12 +88,22 @@ def _table(table: Any, columns: Sequence[str] | None, missing: str) -> tuple[Flo
         row = int(np.flatnonzero(incomplete)[0])
         name = names[int(np.flatnonzero(~np.isfinite(rows[row]))[0])]
         raise _batch.refuse(
-            f'column {name!r}, row {row}: expected a finite number; missing = "keep" counts such rows in the middle'
+            f'column {quoted(name)}, row {row}: expected a finite number; missing = "keep" counts such rows in the '
+            'middle, and "skip" leaves them out'
         )
     if missing == "skip":
         return rows[~incomplete], names
     rows[incomplete] = np.nan
     return rows, names
+
+
+def _names(columns: Any) -> list[Any]:
+    """Returns the labels of the wanted columns."""
+    if isinstance(columns, Iterable) and not isinstance(columns, (str, bytes)):
+        labels = list(columns)
+        if all(isinstance(label, Hashable) for label in labels):
+            return labels
+    raise ParameterError(f"columns: found {found(columns)}, expected a list of names")
 
 
 def _labels(table: Any) -> list[Any]:
@@ -107,13 +124,14 @@ def _labels(table: Any) -> list[Any]:
     raise _batch.refuse("the columns have no names: name them with columns")
 
 
+@checked
 def robust_mean(
     table: Any,
     *,
     corruption: float,
     epsilon: float,
     delta: float,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[Any] | None = None,
     method: str = "auto",
     scale: str | float | Sequence[float] = "auto",
     range: float | None = None,
@@ -145,7 +163,7 @@ def robust_mean(
             epsilon=epsilon,
             delta=delta,
             method=method,
-            scale=scale,
+            scale=scale.tolist() if isinstance(scale, np.ndarray) else scale,
             range=range,
             skips=missing == "skip",
             seed=seed,
@@ -166,6 +184,7 @@ def robust_mean(
     )
 
 
+@checked
 def private_covariance(
     table: Any,
     *,
@@ -173,7 +192,7 @@ def private_covariance(
     rho: float | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[Any] | None = None,
     method: str = "shrunk",
     neighbours: Literal["replace-one", "zero-out"] = "replace-one",
     centre: float | None = None,
@@ -227,7 +246,7 @@ def private_covariance(
 def _bounds(bounds: Any, columns: int) -> list[tuple[float, float]]:
     try:
         found = np.asarray(bounds, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ParameterError("bounds: expected pairs of numbers") from None
     if found.shape == (2,):
         found = np.tile(found, (columns, 1))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from datetime import date, datetime, timezone
 from typing import Any
 
 import numpy as np
 
-from ._errors import ParameterError
+from ._arguments import found
+from ._errors import ParameterError, quoted
 
 
 def given(name: str, value: Any) -> Any:
@@ -54,7 +56,23 @@ def edges(column: str, values: Any) -> list[float]:
     try:
         return [float(edge) for edge in values]
     except (TypeError, ValueError, OverflowError):
-        raise ParameterError(f"histograms: {column!r} has neither a number of bins nor a list of edges") from None
+        raise ParameterError(f"histograms: {quoted(column)} has neither a number of bins nor a list of edges") from None
+
+
+def start(value: Any) -> str:
+    """Writes the start of the first epoch."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, date) and value == value:  # pandas.NaT is a date that equals nothing.
+        if not isinstance(value, datetime):
+            return value.isoformat()
+        try:
+            zoned = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+            return zoned.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+        except OverflowError:
+            pass
+    expected = "expected text such as 2013-01-01, a date or a datetime"
+    raise ParameterError(f"start: found {found(value)}, {expected}")
 
 
 def toml(name: str, value: Any) -> str:

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _hushflow
+from ._arguments import checked
 from ._chart import Curve, svg
-from ._errors import ParameterError, StateError
+from ._errors import ParameterError, StateError, quoted
 from ._frames import Columns, column_of
 from ._hushflow import Pipeline
 from ._types import Path, ViewOptions
@@ -79,6 +80,7 @@ class Release:
         size = len(self.columns)
         return {key: _array(line.get("covariance"), (size, size)) for key, line in self.lines.items()}
 
+    @checked
     def interval(self, of: str = "mean") -> dict[str, Floats]:
         """Returns both ends of the intervals of the view.
 
@@ -93,7 +95,7 @@ class Release:
         elif of == "count":
             shape = (2,)
         else:
-            raise ParameterError(f'interval: found {of!r}, expected "mean", "covariance" or "count"')
+            raise ParameterError(f'interval: found {quoted(of)}, expected "mean", "covariance" or "count"')
         return {key: _array(line.get(f"{of}_interval"), shape) for key, line in self.lines.items()}
 
     def _each(self, name: str, *inner: int) -> dict[str, Floats]:
@@ -126,6 +128,7 @@ class Log:
     It reads nothing else, and takes no lock: a run may be at work. Views cost no privacy.
     """
 
+    @checked
     def __init__(self, directory: Path) -> None:
         self._log = _hushflow.Log(directory)
         header = json.loads(self._log.parameters())
@@ -152,6 +155,7 @@ class Log:
         key = self.parameters.get("key")
         return list(key["values"]) if key else ["all"]
 
+    @checked
     def view(
         self,
         workload: str | None = None,
@@ -190,6 +194,7 @@ class Log:
             {name: values if isinstance(values, np.ndarray) else column_of(values) for name, values in found.items()}
         )
 
+    @checked
     def follow(
         self,
         workload: str | None = None,
@@ -211,6 +216,9 @@ class Log:
         options = _options(
             workload, estimate, None, settings, covariance, level, joint, population, False, total, keys, since
         )
+        return self._releases(options)
+
+    def _releases(self, options: ViewOptions) -> Iterator[Release]:
         releases = self._log.follow(options)
         try:
             for epoch, lines in releases:
@@ -218,6 +226,7 @@ class Log:
         finally:
             releases.stop()
 
+    @checked
     def release(
         self,
         epoch: int | None = None,
@@ -247,6 +256,7 @@ class Log:
 
         return Release(epoch, self.columns, read)
 
+    @checked
     def plot(
         self, column: str, *, workload: str | None = None, level: float = 0.95, axes: Any = None
     ) -> Any:
@@ -256,7 +266,7 @@ class Log:
         matplotlib.
         """
         if column not in self.columns:
-            raise ParameterError(f"there is no column {column!r}: expected one of {', '.join(self.columns)}")
+            raise ParameterError(f"there is no column {quoted(column)}: expected one of {', '.join(self.columns)}")
         try:
             from matplotlib import pyplot
         except ImportError:
@@ -331,6 +341,8 @@ def _options(
 ) -> ViewOptions:
     if total and keys is not None:
         raise ParameterError("keys and total: found both, expected one of them: the total is over all keys")
+    if keys is not None and not len(keys):
+        raise ParameterError("keys: found an empty list, expected at least one key, or None for all of them")
     return {
         "workload": workload,
         "estimate": estimate,
@@ -342,7 +354,7 @@ def _options(
         "population": population,
         "missing_at_random": missing_at_random,
         "total": total,
-        "keys": keys,
+        "keys": None if keys is None else list(keys),
         "since": since,
     }
 
@@ -356,6 +368,7 @@ def _json(settings: Mapping[str, object]) -> str:
         ) from None
 
 
+@checked
 def open_log(directory: Path) -> Log:
     """Opens the public log in a state directory, or a copy of it.
 
@@ -376,12 +389,13 @@ class RunSummary:
     """Number of the run in the state directory."""
 
 
+@checked
 def run(pipeline: Pipeline | Path, *, state: Path | None = None, workers: int = 1) -> RunSummary:
     """Runs a pipeline until its source ends, as `hushflow run` does.
 
     Run it again to continue where it stopped: no epoch is published twice. Ctrl-C stops it cleanly
-    after the last committed epoch. Private problems of the first rows, such as misspelt keys, are
-    warnings on standard error, before anything is spent.
+    after the last committed epoch. Problems of the first rows, such as misspelt keys, are
+    warnings to the logger `hushflow`, before anything is spent. They are private, as the rows are.
     """
     if not isinstance(pipeline, Pipeline):
         pipeline = Pipeline(pipeline)

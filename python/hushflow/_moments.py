@@ -6,15 +6,16 @@ import inspect
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import date, datetime, timezone
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _batch, _fields, _hushflow
+from . import _arguments, _batch, _fields, _hushflow
 from ._accounts import Budget, ledger
-from ._errors import ParameterError, RunError, StateError
+from ._errors import ParameterError, RunError, StateError, quoted
 from ._hushflow import Pipeline, Strategy
 from ._logs import Log, Release
 from ._owned import Owned
@@ -172,7 +173,7 @@ class ContinualMoments(Owned):
         self._reset()
 
     def _reset(self) -> None:
-        self._opening, self._process = threading.Lock(), os.getpid()
+        self._opening, self._process = threading.RLock(), os.getpid()
         self._session: _hushflow.Session | None = None
         self._directory: str | None = None
         self._fitted: Pipeline | None = None
@@ -180,9 +181,14 @@ class ContinualMoments(Owned):
         self._closed = False
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _PARAMETERS and getattr(self, "_session", None) is not None:
-            raise RunError(_OPEN)
-        super().__setattr__(name, value)
+        if name not in _PARAMETERS or "_opening" not in vars(self):
+            super().__setattr__(name, value)
+            return
+        with self._lock():
+            if self._session is not None:
+                raise RunError(_OPEN)
+            super().__setattr__(name, value)
+            self._directory = self._fitted = None
 
     @classmethod
     def from_pipeline(
@@ -203,13 +209,17 @@ class ContinualMoments(Owned):
 
     def set_params(self, **parameters: Any) -> ContinualMoments:
         """Changes parameters, before the directory is open."""
-        if self._session is not None:
-            raise RunError(_OPEN)
-        for name, value in parameters.items():
-            if name not in _PARAMETERS:
-                raise ParameterError(f"there is no parameter {name!r}: expected one of {', '.join(_PARAMETERS)}")
-            setattr(self, name, value)
-        self._reset()
+        unknown = [name for name in parameters if name not in _PARAMETERS]
+        if unknown:
+            raise ParameterError(
+                f"there is no parameter {quoted(unknown[0])}: expected one of {', '.join(_PARAMETERS)}"
+            )
+        with self._lock():
+            if self._session is not None:
+                raise RunError(_OPEN)
+            for name, value in parameters.items():
+                setattr(self, name, value)
+            self._closed = False
         return self
 
     # The pipeline.
@@ -222,6 +232,7 @@ class ContinualMoments(Owned):
         parameter `time` or else `time`, with underscores after a name that another column has. With
         `epoch_rows` neither is needed. Change nothing else: the log belongs to these parameters.
         """
+        self._check()
         columns = _fields.mapping("columns", _fields.given("columns", self.columns))
         histograms = _fields.mapping("histograms", {} if self.histograms is None else self.histograms)
         strategy = self.strategy
@@ -233,7 +244,7 @@ class ContinualMoments(Owned):
                 )
             if workload not in (None, strategy.workload):
                 raise ParameterError(
-                    f"workload: found {workload!r}, but the strategy is for {strategy.workload!r}"
+                    f"workload: found {quoted(workload)}, but the strategy is for {quoted(strategy.workload)}"
                 )
             horizon = horizon if strategy.horizon is None else strategy.horizon
             workload, strategy = strategy.workload, strategy.name
@@ -297,7 +308,7 @@ class ContinualMoments(Owned):
         }
         lines = [f"name = {_fields.toml('name', self.name)}"]
         for column, bounds in columns.items():
-            lower, upper = _fields.pair("columns", bounds, f"the bounds of {column!r} are not a pair of numbers")
+            lower, upper = _fields.pair("columns", bounds, f"the bounds of {quoted(column)} are not a pair of numbers")
             lines += ["", "[[columns]]", f"name = {_fields.toml('columns', column)}"]
             lines += [f"lower = {lower!r}", f"upper = {upper!r}"]
         for column, bins in histograms.items():
@@ -316,19 +327,8 @@ class ContinualMoments(Owned):
 
     def _start(self) -> str:
         """The start of the first epoch: the given one, that of the log, or today."""
-        start = self.start
-        if isinstance(start, str):
-            return start
-        if isinstance(start, date) and start == start:  # pandas.NaT is a date that equals nothing.
-            if not isinstance(start, datetime):
-                return start.isoformat()
-            try:
-                zoned = start if start.tzinfo else start.replace(tzinfo=timezone.utc)
-                return zoned.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
-            except OverflowError:
-                pass
-        if start is not None:
-            raise ParameterError(f"start: found {start!r}, expected text such as 2013-01-01, a date or a datetime")
+        if self.start is not None:
+            return _fields.start(self.start)
         state = _fields.absolute("state", _fields.given("state", self.state))
         try:
             epochs = Log(state).parameters["epochs"]["schedule"]
@@ -337,9 +337,14 @@ class ContinualMoments(Owned):
             return datetime.now(timezone.utc).date().isoformat()
         return f"{np.datetime64(int(micros), 'us')}Z"
 
+    def _check(self) -> None:
+        for name in _PARAMETERS:
+            _arguments.check(name, ContinualMoments.__init__.__annotations__[name], getattr(self, name))
+
     def _pipeline(self) -> Pipeline:
         if self._fitted is None:
             given = self.pipeline
+            self._check()
             if given is None:
                 self._fitted = Pipeline("ContinualMoments", self.to_toml())
             else:
@@ -353,16 +358,16 @@ class ContinualMoments(Owned):
             self._directory = _fields.absolute("state", _fields.given("state", given))
         return self._directory
 
-    def _lock(self) -> threading.Lock:
+    def _lock(self) -> AbstractContextManager[Any]:
         """The lock of opening and closing. That of a fork is new: a thread of the parent may have held it."""
         if self._process != os.getpid():
-            self._opening, self._process = threading.Lock(), os.getpid()
+            self._opening, self._process = threading.RLock(), os.getpid()
         return self._opening
 
     def _open(self) -> _hushflow.Session:
         with self._lock():
             if self._closed:
-                raise RunError("it is closed: make another one to continue after the last committed epoch")
+                raise RunError("it is closed: open it again to continue after the last committed epoch")
             if self._session is None:
                 pipeline = self._pipeline()
                 if pipeline.key is not None:
@@ -462,6 +467,7 @@ class ContinualMoments(Owned):
         """Covariance of each key, of shape (columns, columns); NaN where there is none."""
         return self._last().covariance
 
+    @_arguments.checked
     def interval_(
         self, of: str = "mean", *, level: float = 0.95, joint: bool = False, population: bool = False
     ) -> dict[str, Floats]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from . import _hushflow
+from ._arguments import checked
 from ._command import report
 from ._errors import ParameterError
 from ._frames import Columns
@@ -37,6 +38,7 @@ class Comparison(Columns):
     """Strategies that are left out, with the reason."""
 
 
+@checked
 def plan(
     *,
     workload: str = "prefix",

@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ._arguments import checked
 from ._errors import ParameterError
 from ._hushflow import NoiseStream, load_numpy
 from ._owned import Owned
@@ -39,6 +40,7 @@ class CorrelatedNoise(Owned):
 
     _instead = "two of them would draw different noise for the same step; save the model instead, and begin a new run"
 
+    @checked
     def __init__(
         self,
         strategy: Strategy,
@@ -59,12 +61,17 @@ class CorrelatedNoise(Owned):
         self._stream = NoiseStream(strategy, dimension, noise_multiplier, clip_norm, neighbours, seed)
         self._deviations: Floats | None = None
 
+    @checked
     def __call__(self, step: int) -> Floats:
         """Draws the noise of a step, of shape (dimension,); the first step is 1.
 
         Raises RunError for any step but the next: a step is drawn once.
         """
         return self._stream.draw(step)
+
+    def _draw_next(self) -> Floats:
+        """Draws the noise of the next step, whatever other threads draw."""
+        return self._stream.draw(None)
 
     @property
     def dimension(self) -> int:
@@ -115,6 +122,7 @@ def _find_memory(strategy: Strategy, dimension: int) -> None:
         raise ParameterError(problem) from None
 
 
+@checked
 def correlated(
     strategy: Strategy | str,
     dimension: int,

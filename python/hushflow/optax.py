@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from ._arguments import checked
 from ._errors import ParameterError
 from .noise import CorrelatedNoise
 
 __all__ = ["add_noise"]
 
 
+@checked
 def add_noise(noise: CorrelatedNoise, *, batch_size: int) -> Any:
     """Returns an `optax.GradientTransformation` that adds the noise of the next step to updates.
 
@@ -24,9 +26,6 @@ def add_noise(noise: CorrelatedNoise, *, batch_size: int) -> Any:
     """
     import jax
     import optax
-
-    if batch_size < 1:
-        raise ParameterError(f"batch_size: found {batch_size}, expected at least 1")
 
     def init(params: Any) -> int:
         return 0

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from ._arguments import checked
 from ._hushflow import Strategy, strategy_names
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def names() -> dict[str, str]:
     return dict(strategy_names())
 
 
+@checked
 def parse(
     name: str,
     *,
@@ -102,36 +104,43 @@ def identity(**setting: Unpack[Setting]) -> Strategy:
     return parse("identity", **setting)
 
 
+@checked
 def blt(buffers: int = 5, **setting: Unpack[Setting]) -> Strategy:
     """B buffers, fitted: constant memory, near the best Toeplitz C."""
     return parse(f"blt:{buffers}", **setting)
 
 
+@checked
 def variable_blt(buffers: int = 4, **setting: Unpack[Setting]) -> Strategy:
     """B buffers that vary with time, fitted: constant memory, near the best C."""
     return parse(f"variable-blt:{buffers}", **setting)
 
 
+@checked
 def comb_blt(buffers: int, **setting: Unpack[Setting]) -> Strategy:
     """B buffers and a delay line: near the best C for participations at one gap."""
     return parse(f"comb-blt:{buffers}", **setting)
 
 
+@checked
 def power_law(buffers: int = 2, **setting: Unpack[Setting]) -> Strategy:
     """B buffers for the running average, fitted."""
     return parse(f"power-law:{buffers}", **setting)
 
 
+@checked
 def banded_inverse_square_root(bands: int, **setting: Unpack[Setting]) -> Strategy:
     """A square root whose inverse has b coefficients."""
     return parse(f"banded-inverse-square-root:{bands}", **setting)
 
 
+@checked
 def banded_square_root(bands: int, **setting: Unpack[Setting]) -> Strategy:
     """The first b coefficients of square-root."""
     return parse(f"banded-square-root:{bands}", **setting)
 
 
+@checked
 def variable_banded(bands: int, **setting: Unpack[Setting]) -> Strategy:
     """B bands that vary near both ends, fitted: for windows, near the best C."""
     return parse(f"variable-banded:{bands}", **setting)
@@ -177,21 +186,25 @@ def fft(**setting: Unpack[Setting]) -> Strategy:
     return parse("fft", **setting)
 
 
+@checked
 def banded_inverse_fractional_root(bands: int, **setting: Unpack[Setting]) -> Strategy:
     """A root of the best degree whose inverse has b coefficients: γ-BIFR."""
     return parse(f"banded-inverse-fractional-root:{bands}", **setting)
 
 
+@checked
 def banded_inverse_optimal(bands: int, **setting: Unpack[Setting]) -> Strategy:
     """The optimum whose inverse has b coefficients: BandInvMF, λCGD."""
     return parse(f"banded-inverse-optimal:{bands}", **setting)
 
 
+@checked
 def banded_toeplitz_optimal(bands: int, **setting: Unpack[Setting]) -> Strategy:
     """The Toeplitz optimum with b bands."""
     return parse(f"banded-toeplitz-optimal:{bands}", **setting)
 
 
+@checked
 def banded_optimal(bands: int, **setting: Unpack[Setting]) -> Strategy:
     """The optimum with b bands."""
     return parse(f"banded-optimal:{bands}", **setting)

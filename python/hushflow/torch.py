@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ._arguments import checked
 from ._errors import ParameterError
 from .noise import CorrelatedNoise
 from .training import PrivateAdam
@@ -14,6 +15,7 @@ from .training import PrivateAdam
 __all__ = ["PrivateAdam", "add_noise"]
 
 
+@checked
 def add_noise(optimizer: Any, noise: CorrelatedNoise, *, batch_size: int) -> Any:
     """Adds the noise of the next step to the gradients before every step of a torch optimizer.
 
@@ -23,8 +25,6 @@ def add_noise(optimizer: Any, noise: CorrelatedNoise, *, batch_size: int) -> Any
     Raises ParameterError if the number of parameters is not the dimension of the noise, or if a
     parameter has no gradient.
     """
-    if batch_size < 1:
-        raise ParameterError(f"batch_size: found {batch_size}, expected at least 1")
     _check(_parameters(optimizer), noise)
 
     def hook(optimizer: Any, *_arguments: Any) -> None:
@@ -32,7 +32,7 @@ def add_noise(optimizer: Any, noise: CorrelatedNoise, *, batch_size: int) -> Any
         _check(parameters, noise)
         if any(parameter.grad is None for parameter in parameters):
             raise ParameterError("a parameter has no gradient, but every one needs it: no noise was drawn")
-        start, values = 0, noise(noise.next_step) / batch_size
+        start, values = 0, noise._draw_next() / batch_size
         for parameter in parameters:
             own = values[start : start + parameter.numel()].reshape(tuple(parameter.shape))
             parameter.grad.add_(parameter.grad.new_tensor(own))

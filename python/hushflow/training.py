@@ -12,17 +12,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _hushflow
+from ._arguments import checked, found
 from ._batch import read_array
 from ._errors import BatchError, ParameterError, StateError
 from ._hushflow import TrainingPlan
-from ._owned import Owned
+from ._owned import Owned, Turns
 from ._types import Path
 from .noise import Neighbours
 from .strategy import Strategy, parse
@@ -32,6 +33,7 @@ Method = Literal["jme", "batch-squares", "joint-clip", "dp-adam", "dp-adam-bc", 
 __all__ = ["Method", "PrivateAdam", "TrainingPlan", "plan"]
 
 
+@checked
 def plan(
     participation: str,
     *,
@@ -81,6 +83,7 @@ class PrivateAdam(Owned):
 
     _instead = "two of them would draw different noise for the same step; use state_dict()"
 
+    @checked
     def __init__(
         self,
         params: Iterable[Any],
@@ -96,6 +99,8 @@ class PrivateAdam(Owned):
             raise ParameterError(f"plan: found {type(plan).__name__}, expected what hushflow.training.plan() returns")
         self.plan = plan
         """The promise."""
+        if not isinstance(params, Iterable):
+            raise ParameterError(f"params: found {found(params)}, expected arrays or tensors")
         self._params = [_array(value, f"parameter {place}") for place, value in enumerate(params)]
         if not self._params or not sum(array.size for array in self._params):
             raise ParameterError("params: found no parameters")
@@ -104,17 +109,19 @@ class PrivateAdam(Owned):
         self._strategy = parse(strategy) if isinstance(strategy, str) else strategy
         self._lr, self._clip_norm, self._seed = lr, clip_norm, seed
         self._journal = None if journal is None else os.fspath(journal)
+        self._turns = Turns("optimiser")
+        """A thread that begins the run, steps, loads, saves or writes parameters has its turn: two
+        runs, or a step between another one and its parameters, would break the promise."""
         self._run: _hushflow.PrivateAdam | None = None
         if plan.batch_size is not None:
-            self._begin(plan.batch_size)
+            self._run = self._begun(plan.batch_size)
 
-    def _begin(self, batch_size: int) -> _hushflow.PrivateAdam:
-        if self._run is None:
-            flat = np.concatenate([array.ravel() for array in self._params]).astype(np.float64)
-            self._run = _hushflow.PrivateAdam(
-                flat, self.plan, self._strategy, batch_size, self._lr, self._clip_norm, self._journal, self._seed
-            )
-        return self._run
+    def _begun(self, batch_size: int) -> _hushflow.PrivateAdam:
+        """Returns a new run. It needs the turn, and at most one may be used."""
+        flat = np.concatenate([array.ravel() for array in self._params]).astype(np.float64)
+        return _hushflow.PrivateAdam(
+            flat, self.plan, self._strategy, batch_size, self._lr, self._clip_norm, self._journal, self._seed
+        )
 
     def step(self, per_example_gradients: Any) -> None:
         """Takes a step with one gradient for each record of the batch.
@@ -137,10 +144,17 @@ class PrivateAdam(Owned):
         size = sum(array.size for array in self._params)
         if gradients.shape[1] != size:
             raise BatchError(f"found gradients of {gradients.shape[1]} values, expected (batch, {size})")
-        self._write(self._begin(len(gradients)).step(np.require(gradients, requirements="A")))
+        if not gradients.flags.c_contiguous:
+            raise BatchError("the gradients are not row after row in memory: expected order C")
+        with self._turns.next():
+            if self._run is None:
+                self._run = self._begun(len(gradients))
+            self._run.step(np.require(gradients, requirements="A"))
+            self._write(self._run)
 
-    def _write(self, values: npt.NDArray[np.float64]) -> None:
-        start = 0
+    def _write(self, run: _hushflow.PrivateAdam) -> None:
+        """Writes the parameters of the last step. It needs the turn."""
+        start, values = 0, run.parameters
         for array in self._params:
             array[...] = values[start : start + array.size].reshape(array.shape)
             start += array.size
@@ -172,33 +186,44 @@ class PrivateAdam(Owned):
         step that this object or another copy has drawn is refused. Between processes a journal does
         that. Without one, load only the newest state, and only if nothing of later steps was seen.
         """
-        run = self._run
-        return {
-            "batch_size": None if run is None else run.batch_size,
-            "state": None if run is None else run.save(),
-        }
+        with self._turns.next():
+            run = self._run
+            return {
+                "batch_size": None if run is None else run.batch_size,
+                "state": None if run is None else run.save(),
+            }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on after a state of the same plan, strategy and parameters.
 
-        Raises StateError for another state. Without its own journal the next step is refused.
+        Raises StateError for another state, and is then as before. Without its own journal the next
+        step is refused.
         """
         unknown = StateError("found no state of PrivateAdam: expected what state_dict() returned")
-        try:
-            batch_size, state = state_dict["batch_size"], state_dict["state"]
-        except (TypeError, KeyError):
-            raise unknown from None
-        if batch_size is not None and not isinstance(state, bytes):
+        if not isinstance(state_dict, Mapping) or not {"batch_size", "state"} <= state_dict.keys():
             raise unknown
-        if batch_size is None:
-            if self._run is not None and self._run.next_step > 1:
-                raise StateError("the state is older than the first step: begin a new run instead")
-            return
-        if self._run is not None and self._run.batch_size != batch_size:
-            raise StateError(f"the state is for batches of {batch_size} records, not of {self._run.batch_size}")
-        run = self._begin(batch_size)
-        run.restore(state)
-        self._write(run.parameters)
+        batch_size, state = state_dict["batch_size"], state_dict["state"]
+        if (batch_size is None) != (state is None):
+            raise unknown
+        is_size = type(batch_size) is int and 0 < batch_size < 2**32
+        if batch_size is not None and not (is_size and isinstance(state, bytes)):
+            raise unknown
+        with self._turns.next():
+            if batch_size is None:
+                if self.next_step > 1:
+                    raise StateError("the state is older than the first step: begin a new run instead")
+                return
+            if self._run is not None and self._run.batch_size != batch_size:
+                raise StateError(f"the state is for batches of {batch_size} records, not of {self._run.batch_size}")
+            run = self._begun(batch_size) if self._run is None else self._run
+            try:
+                run.restore(state)
+            except BaseException:
+                # The traceback would keep it, and with it the journal.
+                del run
+                raise
+            self._run = run
+            self._write(run)
 
     def __repr__(self) -> str:
         return f"PrivateAdam({self.plan.participation}, epsilon={self.plan.epsilon}, next_step={self.next_step})"

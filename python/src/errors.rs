@@ -9,6 +9,7 @@ use hushflow::publication::PublicationError;
 use hushflow::runtime::RunError;
 use hushflow::state::StateError;
 use hushflow::strategies::StrategiesError;
+use pyo3::conversion::FromPyObjectOwned;
 use pyo3::prelude::*;
 
 /// An error to raise in Python: the name of an exception in `hushflow._errors`, and its arguments.
@@ -37,6 +38,17 @@ impl Failure {
     pub(crate) fn of_argument<E: Error>(name: &'static str) -> impl Fn(E) -> Self {
         move |error| Self::parameter(format!("{name}: {error}"))
     }
+}
+
+/// Checks an argument of a class that users call, as the functions of the package check theirs:
+/// `annotation` is its type in Python.
+pub(crate) fn checked<'py, T: FromPyObjectOwned<'py>>(
+    name: &str,
+    annotation: &str,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<T> {
+    value.py().import("hushflow._arguments")?.call_method1("check", (name, annotation, value))?;
+    value.extract().map_err(Into::into)
 }
 
 impl From<Failure> for PyErr {

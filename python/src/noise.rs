@@ -67,7 +67,12 @@ impl NoiseStream {
             threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
         };
         let source = source(seed);
-        let wrong = |error: MechanismError| Failure::parameter(error);
+        let wrong = move |error: MechanismError| match error {
+            MechanismError::Scale { .. } => Failure::parameter(format!(
+                "noise_multiplier: found {noise_multiplier:?}, whose noise can't be drawn: choose one nearer to 1"
+            )),
+            error => Failure::parameter(error),
+        };
         let work = move || Stream::new(parameters, strategy, source).map_err(wrong);
         let stream = Mutex::new(interruptible(py, work, || (), false)?);
         Ok(NoiseStream { stream, owner: Owner::this_process(), private: source.is_private() })
@@ -98,12 +103,13 @@ impl NoiseStream {
         deviations.into_pyarray(py)
     }
 
-    /// Draws the noise of a step.
-    fn draw<'py>(&self, py: Python<'py>, step: u64) -> PyResult<Bound<'py, PyArray1<f64>>> {
+    /// Draws the noise of a step, or of the next one.
+    fn draw<'py>(&self, py: Python<'py>, step: Option<u64>) -> PyResult<Bound<'py, PyArray1<f64>>> {
         self.owner.check("noise")?;
         let noise = py.detach(|| {
             let mut stream = self.stream();
             let mut noise = vec![0.0; stream.dimension()];
+            let step = step.unwrap_or_else(|| stream.next_step());
             stream.draw(step, &mut noise).map(|()| noise).map_err(|error| match error {
                 ReleaseError::OutOfOrder { found, expected } => Failure::new(
                     "RunError",

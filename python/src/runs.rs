@@ -1,6 +1,5 @@
 //! Binds pipeline files and their runs.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use hushflow::runtime::{RunOptions, run as run_pipeline};
 use hushflow::sink::{SinkError, SinkInput, SinkThread, TakenAddress};
 use pyo3::prelude::*;
 
-use crate::errors::Failure;
+use crate::errors::{Failure, checked};
 use crate::process::interruptible;
 
 /// A pipeline file that has been read and checked.
@@ -24,8 +23,10 @@ impl Pipeline {
     /// Reads a file, or a text with paths relative to that of a file.
     #[new]
     #[pyo3(signature = (path, text = None))]
-    fn new(py: Python<'_>, path: PathBuf, text: Option<&str>) -> PyResult<Self> {
-        let read = py.detach(|| match text {
+    fn new(py: Python<'_>, path: &Bound<'_, PyAny>, text: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let path: PathBuf = checked("path", "Path", path)?;
+        let text: Option<String> = text.map(|text| checked("text", "str", text)).transpose()?;
+        let read = py.detach(|| match &text {
             Some(text) => hushflow::pipeline::Pipeline::parse(text, &path),
             None => hushflow::pipeline::Pipeline::load(&path),
         });
@@ -110,9 +111,17 @@ pub(crate) fn run(
     }
     let pipeline = pipeline.0.clone();
     let state = state_directory(&pipeline, state)?;
-    // As the command does, wherever standard error ends: a useless run spends the budget, too.
     let control = Control::new().on_early_warning(|warning| {
-        let _ = writeln!(std::io::stderr(), "warning: {warning}");
+        Python::attach(|py| {
+            let logger =
+                py.import("logging").and_then(|logging| logging.call_method1("getLogger", ("hushflow",)));
+            let logged =
+                logger.and_then(|logger| logger.call_method1("warning", ("%s", warning.to_string())));
+            // A broken handler of the program must not end the run.
+            if let Err(error) = logged {
+                error.write_unraisable(py, None);
+            }
+        });
     });
     let options = RunOptions {
         control: control.clone(),

@@ -14,7 +14,7 @@ use hushflow::strategies::{Candidate, StrategiesError};
 use numpy::{PyArray2, PyArrayMethods, ToPyArray};
 use pyo3::prelude::*;
 
-use crate::errors::Failure;
+use crate::errors::{Failure, checked};
 use crate::process::{interruptible, load_numpy};
 
 /// The purpose of a strategy, except the number of epochs.
@@ -109,16 +109,27 @@ impl Strategy {
 #[pymethods]
 impl Strategy {
     #[new]
-    #[pyo3(signature = (name, *, workload = "prefix", horizon = None, participation = "1", objective = "rmse"))]
+    #[pyo3(signature = (name, *, workload = None, horizon = None, participation = None, objective = None))]
     fn new(
         py: Python<'_>,
-        name: &str,
-        workload: &str,
-        horizon: Option<u64>,
-        participation: &str,
-        objective: &str,
+        name: &Bound<'_, PyAny>,
+        workload: Option<&Bound<'_, PyAny>>,
+        horizon: Option<&Bound<'_, PyAny>>,
+        participation: Option<&Bound<'_, PyAny>>,
+        objective: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let setting = Setting::read(workload, participation, objective)?;
+        let text = |of: &str, value: Option<&Bound<'_, PyAny>>, default: &str| match value {
+            Some(value) => checked::<String>(of, "str", value),
+            None => Ok(default.to_owned()),
+        };
+        let name = text("name", Some(name), "")?;
+        let setting = Setting::read(
+            &text("workload", workload, "prefix")?,
+            &text("participation", participation, "1")?,
+            &text("objective", objective, "rmse")?,
+        )?;
+        let horizon: Option<u64> =
+            horizon.map(|steps| checked("horizon", "int | None", steps)).transpose()?;
         let name: StrategyName =
             name.parse().map_err(|error: StrategyError| Failure::new("StrategyError", error))?;
         let made = horizon.map(|horizon| {
@@ -179,10 +190,11 @@ impl Strategy {
     }
 
     #[pyo3(signature = (participation = None))]
-    fn sensitivity(&self, py: Python<'_>, participation: Option<&str>) -> PyResult<f64> {
+    fn sensitivity(&self, py: Python<'_>, participation: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
         let (candidate, purpose) = self.made()?;
         let mut purpose = purpose.clone();
         if let Some(text) = participation {
+            let text: String = checked("participation", "str | None", text)?;
             purpose.participation = text.parse().map_err(Failure::of_argument("participation"))?;
         }
         let error = py.detach(|| candidate.error_under(&purpose)).map_err(Failure::from)?;
@@ -190,9 +202,14 @@ impl Strategy {
     }
 
     #[pyo3(signature = (steps = None))]
-    fn matrix<'py>(&self, py: Python<'py>, steps: Option<u64>) -> PyResult<Bound<'py, PyArray2<f64>>> {
+    fn matrix<'py>(
+        &self,
+        py: Python<'py>,
+        steps: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyArray2<f64>>> {
         let (candidate, Purpose { horizon, .. }) = self.made()?;
-        let steps = steps.unwrap_or(*horizon);
+        let steps = steps.map(|steps| checked("steps", "int | None", steps)).transpose()?;
+        let steps: u64 = steps.unwrap_or(*horizon);
         if steps == 0 || steps > *horizon {
             let range = format!("steps: found {steps}, expected 1 to the horizon, {horizon}");
             return Err(Failure::parameter(range).into());

@@ -193,12 +193,8 @@ impl PrivateAdam {
         Ok(PrivateAdam { steps, owner: Owner::this_process(), private: source.is_private() })
     }
 
-    /// Adds one gradient per row, ends the step and returns the parameters.
-    fn step<'py>(
-        &self,
-        py: Python<'py>,
-        gradients: PyReadonlyArray2<'py, f32>,
-    ) -> PyResult<Bound<'py, PyArray1<f64>>> {
+    /// Adds one gradient per row and ends the step.
+    fn step(&self, py: Python<'_>, gradients: PyReadonlyArray2<'_, f32>) -> PyResult<()> {
         self.owner.check("optimiser")?;
         let dimension = self.steps().parameters().len();
         let shape = gradients.shape();
@@ -228,7 +224,7 @@ impl PrivateAdam {
             steps.finish()
         })
         .map_err(failure)?;
-        Ok(self.steps().parameters().to_pyarray(py))
+        Ok(())
     }
 
     #[getter]

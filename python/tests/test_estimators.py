@@ -87,8 +87,8 @@ def test_wrong_arguments_are_named() -> None:
     with pytest.raises(hf.BatchError, match="expected numbers"):
         hf.robust_mean({"x": ["a"]}, corruption=0.01, epsilon=1.0, delta=1e-6)
     wrongs: list[tuple[dict[str, Any], str]] = [
-        ({"missing": "drop"}, "missing: found 'drop'"),
-        ({"columns": "x"}, "columns: found 'x'"),
+        ({"missing": "drop"}, 'missing: found "drop"'),
+        ({"columns": "x"}, 'columns: found "x"'),
         ({"range": -1.0}, "range: found -1.0"),
         ({"range": float("nan")}, "range: found nan"),
     ]

@@ -59,7 +59,7 @@ def test_a_wrong_key_among_many_is_named_with_its_row(wrong: Any) -> None:
     keys: list[Any] = ["1"] * (MANY + 7)
     keys[MANY] = wrong
     for form in (list, pandas.Series):
-        with pytest.raises(hf.BatchError, match=f"column 'k', row {MANY}: found a value of type {type(wrong).__name__}"):
+        with pytest.raises(hf.BatchError, match=f'column "k", row {MANY}: found a value of type {type(wrong).__name__}'):
             KeyNumbers(["1"]).of(form(keys), "k")
 
 
@@ -71,5 +71,5 @@ def test_keys_far_apart_have_their_numbers() -> None:
 
 def test_a_key_of_another_type_is_named_with_its_row() -> None:
     for keys in (pyarrow.array([1.0, 2.5]), polars.Series([1.0, 2.5]), pandas.Series([1.0, 2.5], dtype="category")):
-        with pytest.raises(hf.BatchError, match="column 'k', row 0: found a value of type float"):
+        with pytest.raises(hf.BatchError, match='column "k", row 0: found a value of type float'):
             KeyNumbers(["1"]).of(keys, "k")

@@ -117,7 +117,7 @@ def test_releases_are_the_lines_of_tail(hushflow: Command, state: Path) -> None:
     assert hf.open_log(state).release(33) is None
     earlier = hf.open_log(state).release(5)
     assert earlier is not None and earlier.epoch == 5 and earlier.start == "2013-01-05T05:00:00Z"
-    with pytest.raises(hf.ParameterError, match="interval: found 'median'"):
+    with pytest.raises(hf.ParameterError, match='interval: found "median"'):
         release.interval("median")
 
 
@@ -231,7 +231,7 @@ def test_plot_draws_every_key(state: Path) -> None:
     assert [line.get_label() for line in axes.lines] == log.keys and len(axes.collections) == 3
     # A line through a single epoch is invisible without a marker.
     assert all(line.get_marker() == "." for line in axes.lines)
-    with pytest.raises(hf.ParameterError, match="no column 'blub'"):
+    with pytest.raises(hf.ParameterError, match='no column "blub"'):
         log.plot("blub")
 
 

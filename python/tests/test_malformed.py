@@ -229,7 +229,7 @@ def test_columns_of_one_name_are_refused(tmp_path: Path, kind: str, twice: str) 
     frame = pandas.DataFrame(good())
     tables = {"pandas": pandas.concat([frame, frame[[twice]]], axis=1), "pyarrow": table, "stream": table.to_reader()}
     with hf.ContinualMoments(**PARAMETERS, state=tmp_path / "state") as stream:
-        with pytest.raises(hf.BatchError, match=f"there are several columns '{twice}'; no record of the batch was counted"):
+        with pytest.raises(hf.BatchError, match=f'there are several columns "{twice}"; no record of the batch was counted'):
             stream.partial_fit(tables[kind])
 
 

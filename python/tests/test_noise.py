@@ -108,7 +108,7 @@ def test_wrong_arguments_are_named() -> None:
         ({"dimension": 0}, "dimension: found 0"),
         ({"dimension": 2**62}, "dimension: found 4611686018427387904"),
         ({"dimension": 1.5}, "dimension: found 1.5"),
-        ({"strategy": 3}, "strategy: found int"),
+        ({"strategy": 3}, "strategy: found 3"),
         ({"noise_multiplier": 0.0}, "noise_multiplier"),
         ({"noise_multiplier": float("nan")}, "noise_multiplier"),
         ({"clip_norm": -1.0}, "clip_norm"),

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
+import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -188,6 +192,116 @@ def test_wrong_arguments_are_named() -> None:
         made(np.ones(SIZE), short, batch_size=20)
 
 
+def in_threads(number: int, work: Callable[[], Any]) -> list[hf.HushflowError]:
+    """Lets threads begin at once, and returns what they raised."""
+    barrier = threading.Barrier(number)
+    raised: list[hf.HushflowError] = []
+
+    def one() -> None:
+        barrier.wait()
+        try:
+            work()
+        except hf.HushflowError as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=one) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+def test_threads_share_one_run() -> None:
+    """A second run would release the only step again, with other noise."""
+    plan = hf.training.plan("1x1", epsilon=8.0, delta=1e-6)
+    for _ in range(30):
+        opt = hf.training.PrivateAdam([np.ones(2)], lr=0.1, clip_norm=1.0, strategy="identity", plan=plan)
+        raised = in_threads(2, partial(opt.step, np.ones((5, 2), dtype=np.float32)))
+        assert [str(error) for error in raised] == ["the optimiser ends after 1 steps"] and opt.next_step == 2
+
+
+class SlowToWrite(np.ndarray):
+    """Parameters whose first write waits for a step of another thread, for a moment."""
+
+    written: ClassVar[threading.Event]
+    other: ClassVar[threading.Event]
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        if not self.written.is_set():
+            self.written.set()
+            self.other.wait(0.3)
+        super().__setitem__(place, value)
+
+
+def test_parameters_are_those_of_the_newest_step() -> None:
+    """A thread that writes late must not bring back the parameters of an older step."""
+    whole = np.ones(SIZE)
+    shared = np.ones(SIZE).view(SlowToWrite)
+    SlowToWrite.written, SlowToWrite.other = threading.Event(), threading.Event()
+    opt, alone = made(shared), made(whole)
+    batch = np.full((20, SIZE), 0.5, dtype=np.float32)
+
+    def second() -> None:
+        SlowToWrite.written.wait(10)
+        opt.step(batch)
+        SlowToWrite.other.set()
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    opt.step(batch)
+    thread.join()
+    for _ in range(2):
+        alone.step(batch)
+    assert opt.next_step == 3 and np.array_equal(shared, whole)
+
+
+def test_a_fork_cannot_begin_the_run() -> None:
+    opt = made(weights := np.ones(SIZE))
+    child = os.fork()
+    if child == 0:
+        for work in (lambda: opt.step(gradients(0, weights)), opt.state_dict):
+            try:
+                work()
+            except hf.ForkError:
+                continue
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_refused_state_or_batch_leaves_the_optimiser_as_it_was(tmp_path: Path) -> None:
+    """It knows no size of batches yet, and holds no journal."""
+    opt = made(weights := np.ones(SIZE))
+    opt.step(gradients(0, weights))
+    state = opt.state_dict()
+    fresh = made(later := np.zeros(SIZE), journal=tmp_path / "journal")
+    for wrong in ({**state, "batch_size": 7}, {**state, "state": b"x"}, {**state, "batch_size": 0}, {**state, "batch_size": "20"}):
+        with pytest.raises(hf.StateError):
+            fresh.load_state_dict(wrong)
+    with pytest.raises(hf.BatchError, match="order C"):
+        fresh.step(np.zeros((SIZE, 3), dtype=np.float32).T)
+    assert fresh.next_step == 1 and fresh.noise_multiplier is None and (later == 0).all()
+    fresh.load_state_dict(state)
+    assert np.array_equal(later, weights) and fresh.next_step == 2
+    with pytest.raises(hf.StateError):
+        fresh.load_state_dict({**state, "state": b"x"})
+    fresh.step(gradients(1, weights))
+    assert fresh.next_step == 3
+
+
+def test_every_flipped_bit_of_a_state_is_found() -> None:
+    opt = made(weights := np.ones(SIZE))
+    opt.step(gradients(0, weights))
+    state, other = opt.state_dict(), made(np.ones(SIZE))
+    for bit in range(0, 8 * len(state["state"]), 83):
+        damaged = bytearray(state["state"])
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(hf.StateError):
+            other.load_state_dict({**state, "state": bytes(damaged)})
+    other.load_state_dict(state)
+
+
 def test_states_that_do_not_fit_are_refused() -> None:
     opt = made(np.ones(SIZE))
     assert opt.state_dict() == {"batch_size": None, "state": None}
@@ -198,7 +312,7 @@ def test_states_that_do_not_fit_are_refused() -> None:
             other.load_state_dict(state)
     with pytest.raises(hf.StateError, match="for batches of 20 records, not of 10"):
         made(np.ones(SIZE), batch_size=10).load_state_dict(state)
-    with pytest.raises(hf.StateError, match="shorter than its parts"):
+    with pytest.raises(hf.StateError, match="it is damaged"):
         made(np.ones(SIZE)).load_state_dict({**state, "state": state["state"][:-1]})
     with pytest.raises(hf.StateError, match="found no state of PrivateAdam"):
         opt.load_state_dict({})

@@ -139,14 +139,14 @@ pub(crate) struct TailArguments {
     http: HttpArguments,
 }
 
-/// The estimator of a view: `--view NAME` with the numbers of the estimator, or the flag that gives
+/// The estimator of a view: `--view NAME` with the parameters of the estimator, or the flag that gives
 /// all its parameters.
 #[derive(Debug)]
 struct EstimatorArgument {
     chosen: Option<(&'static EstimatorKind, String)>,
     /// Value of `--view`: an estimator, or one of the views of the pipeline file.
     named: Option<String>,
-    numbers: Vec<(&'static str, f64)>,
+    parameters: Vec<(&'static str, String)>,
 }
 
 impl EstimatorArgument {
@@ -158,25 +158,23 @@ impl EstimatorArgument {
     fn given(&self) -> Option<String> {
         let chosen = self.chosen.as_ref().map(|(estimator, _)| Self::flag_of(estimator));
         let chosen = chosen.or(self.named.as_ref().map(|_| "view"));
-        chosen.or(self.numbers.first().map(|(name, _)| *name)).map(|name| format!("--{name}"))
+        chosen.or(self.parameters.first().map(|(name, _)| *name)).map(|name| format!("--{name}"))
     }
 
     /// Returns the estimator, or the default one of the log.
     fn estimator(&self, log: &LogFacts<'_>) -> Result<Arc<dyn ViewEstimator>, CliError> {
         let default_estimator = || (EstimatorKind::default_of(log), String::new());
         let (estimator, value) = self.chosen.clone().unwrap_or_else(default_estimator);
-        let is_own = |name: &str| estimator.numbers().any(|(own, _)| own == name);
-        if let Some((name, _)) = self.numbers.iter().find(|(name, _)| !is_own(name)) {
-            let has = |kind: &&EstimatorKind| kind.numbers().any(|(own, _)| own == *name);
-            let kinds: Vec<&str> = ESTIMATORS.iter().filter(has).map(|kind| kind.name).collect();
+        let has = |kind: &EstimatorKind, name: &str| kind.parameters().any(|(own, ..)| own == name);
+        if let Some((name, _)) = self.parameters.iter().find(|(name, _)| !has(estimator, name)) {
+            let kinds: Vec<&str> =
+                ESTIMATORS.iter().filter(|kind| has(kind, name)).map(|kind| kind.name).collect();
             let kinds = kinds.join(" and ");
-            return Err(CliError::usage(format!(
-                "--{name}: this number is for --view {kinds}: leave it out"
-            )));
+            return Err(CliError::usage(format!("--{name}: this is for --view {kinds}: leave it out")));
         }
         let found = match &estimator.flag {
             Some(_) => estimator.from_flag(&value, log),
-            None => estimator.from_numbers(&self.numbers, log),
+            None => estimator.from_texts(&self.parameters, log),
         };
         let flag = Self::flag_of(estimator);
         found.map_err(|problem| CliError::usage(format!("--{flag} {value}: {problem}")))
@@ -200,10 +198,11 @@ impl Args for EstimatorArgument {
         let flags = flags.iter().filter_map(|estimator| estimator.flag.as_ref()).map(|flag| {
             Arg::new(flag.name).long(flag.name).value_name(flag.value).help(flag.help).group("estimator")
         });
-        let numbers = ESTIMATORS.iter().flat_map(EstimatorKind::numbers).map(|(name, help)| {
-            Arg::new(name).long(name).value_name("NUMBER").value_parser(value_parser!(f64)).help(help)
+        let parameters = ESTIMATORS.iter().flat_map(EstimatorKind::parameters);
+        let parameters = parameters.map(|(name, value, help)| {
+            Arg::new(name).long(name).value_name(value).allow_hyphen_values(true).help(help)
         });
-        command.arg(view).args(flags).args(numbers)
+        command.arg(view).args(flags).args(parameters)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -217,9 +216,10 @@ impl FromArgMatches for EstimatorArgument {
             let value = matches.get_one::<String>(Self::flag_of(estimator))?;
             (estimator.flag.is_some() || value == estimator.name).then(|| (estimator, value.clone()))
         });
-        let numbers = ESTIMATORS.iter().flat_map(EstimatorKind::numbers);
-        let numbers = numbers.filter_map(|(name, _)| Some((name, *matches.get_one::<f64>(name)?))).collect();
-        Ok(EstimatorArgument { chosen, named: matches.get_one("view").cloned(), numbers })
+        let names = ESTIMATORS.iter().flat_map(EstimatorKind::parameters).map(|(name, ..)| name);
+        let given = |name| Some((name, matches.get_one::<String>(name)?.clone()));
+        let parameters = names.filter_map(given).collect();
+        Ok(EstimatorArgument { chosen, named: matches.get_one("view").cloned(), parameters })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -372,8 +372,8 @@ fn named_view(arguments: &TailArguments, located: &LocatedLog) -> Result<Option<
             quoted(kinds)
         )));
     };
-    let number = estimator.numbers.first().map(|(name, _)| format!("--{name}"));
-    match number.or_else(|| flag_for_moments(arguments)) {
+    let parameter = estimator.parameters.first().map(|(name, _)| format!("--{name}"));
+    match parameter.or_else(|| flag_for_moments(arguments)) {
         Some(flag) => {
             Err(CliError::usage(format!("{flag}: the view {name:?} of the file sets it: leave it out")))
         }

@@ -183,11 +183,13 @@ impl<S: ServerStream> StreamRows<S> {
         if self.entries.is_none() {
             self.entries = Some(self.stream.connect(&self.control, self.position)?);
             self.activity.note();
-            if !std::mem::replace(&mut self.has_connected, true) {
-                self.control.note_attempt(&self.stream.name(), None);
-            }
         }
-        self.entries.as_mut().map_or(Ok(None), |entries| entries.next(row, &mut self.form))
+        let next = self.entries.as_mut().map_or(Ok(None), |entries| entries.next(row, &mut self.form))?;
+        // A server that only accepts connections may be another one, or hang.
+        if !std::mem::replace(&mut self.has_connected, true) {
+            self.control.note_attempt(&self.stream.name(), None);
+        }
+        Ok(next)
     }
 
     /// Drops the connection, and waits before the next attempt. Returns whether to make one.

@@ -31,7 +31,7 @@ use hushflow_mechanism::view::Moments;
 use hushflow_mechanism::workload::{Decay, Workload};
 use serde_json::{Map, Value};
 
-use crate::document::definition::{FieldDefinition, Form, Presence};
+use crate::document::definition::{FieldDefinition, FieldType, Form, Presence};
 use crate::document::{Document, Field, Section};
 use crate::histogram::Histogram;
 use crate::spelling::did_you_mean;
@@ -173,6 +173,11 @@ impl LogFacts<'_> {
     }
 }
 
+/// Whether the value of a parameter is a text; that of others is a number.
+fn is_text(field: &FieldDefinition) -> bool {
+    matches!(field.value, FieldType::Text)
+}
+
 impl EstimatorKind {
     /// Returns the default estimator of a log.
     pub fn default_of(log: &LogFacts<'_>) -> &'static Self {
@@ -209,8 +214,9 @@ impl EstimatorKind {
         }
     }
 
-    /// Returns the name and the help text of each parameter that has a flag of `tail` of its own.
-    pub fn numbers(&self) -> impl Iterator<Item = (&'static str, String)> {
+    /// Returns the name of each parameter that has a flag of `tail` of its own, with the name of its
+    /// value and the help text.
+    pub fn parameters(&self) -> impl Iterator<Item = (&'static str, &'static str, String)> {
         let fields = if self.flag.is_some() { &[] } else { self.fields };
         fields.iter().map(|field| {
             let without = match field.presence {
@@ -218,7 +224,8 @@ impl EstimatorKind {
                 _ => String::new(),
             };
             let about = field.about.trim_end_matches('.');
-            (field.key, format!("For --view {}: {about}{without}", self.name))
+            let value = if is_text(field) { "NAME" } else { "NUMBER" };
+            (field.key, value, format!("For --view {}: {about}{without}", self.name))
         })
     }
 
@@ -231,17 +238,27 @@ impl EstimatorKind {
         self.with_fields(fields.unwrap_or_default(), log)
     }
 
-    /// Makes the estimator from some of its [numbers](Self::numbers). The others have their
-    /// defaults.
+    /// Makes the estimator from some of its [parameters](Self::parameters), as texts. The others have
+    /// their defaults.
     ///
     /// # Errors
-    /// A number out of its range, or what the log lacks.
-    pub fn from_numbers(
+    /// An invalid parameter, or what the log lacks.
+    pub fn from_texts(
         &self,
-        numbers: &[(&str, f64)],
+        parameters: &[(&str, String)],
         log: &LogFacts<'_>,
     ) -> Result<Arc<dyn ViewEstimator>, String> {
-        self.with_fields(numbers.iter().map(|&(key, number)| (key.into(), number.into())).collect(), log)
+        let value = |(key, text): &(&str, String)| {
+            let value = match self.fields.iter().any(|field| field.key == *key && is_text(field)) {
+                true => toml::Value::from(text.as_str()),
+                false => {
+                    let number = text.parse::<f64>();
+                    number.map_err(|_| format!("{key}: found {text:?}, expected a number"))?.into()
+                }
+            };
+            Ok::<_, String>(((*key).into(), value))
+        };
+        self.with_fields(parameters.iter().map(value).collect::<Result<_, _>>()?, log)
     }
 
     /// Makes the estimator from its fields of `[[views]]`, as a JSON object.

@@ -7,7 +7,7 @@ use hushflow_mechanism::accounting::adjacency::Incomparable;
 use thiserror::Error;
 
 use super::{Budget, BudgetExceeded, budget::reached};
-use crate::state::StateError;
+use crate::state::{StateError, restrict};
 
 /// Reasons why the entries of a ledger have no joint guarantee.
 #[derive(Clone, Debug, Error, PartialEq)]
@@ -113,7 +113,7 @@ pub enum LedgerError {
         path: PathBuf,
     },
     /// Other users could change it.
-    #[error("{}: mode {mode:04o} gives group or others access, who could delete entries: run `chmod go-rwx {}`", path.display(), path.display())]
+    #[error("{}: mode {mode:04o} gives group or others access, who could delete entries: {}", path.display(), restrict(path, "go-rwx"))]
     Exposed {
         /// The file or directory.
         path: PathBuf,
@@ -161,7 +161,7 @@ pub enum LedgerError {
     /// The entry that paid for a state directory does not match its log.
     #[error(
         "{}: entry {identity} is for other public parameters than those of the state directory it pays for: restore the \
-         parameters (or both directories from one copy), or use another --state directory, which is charged again",
+         parameters (or both directories from one copy), or use another state directory, which is charged again",
         path.display()
     )]
     Differs {

@@ -20,10 +20,10 @@ pub(crate) enum SecurityError {
     SecretFile { field: &'static str, path: PathBuf, source: io::Error },
     /// The name of a missing file is not repeated: it may be a secret written in the wrong field.
     #[error(
-        "{field} names a file in {} that can't be read: {source}: it holds the secret, and the field its path, which is not shown \
-         here because it may be the secret", directory.display()
+        "{field} names a file that can't be read: {source}: it holds the secret, and the field its path, which is not shown here \
+         because it may be the secret"
     )]
-    HiddenFile { field: &'static str, directory: PathBuf, source: io::Error },
+    HiddenFile { field: &'static str, source: io::Error },
     #[error("{subject} is unusable: expected {expected}")]
     Form { subject: String, expected: &'static str },
     #[error("the file {} of {field} holds no {expected} in PEM (-----BEGIN …-----)", path.display())]

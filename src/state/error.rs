@@ -1,7 +1,8 @@
 //! Errors of a state directory. Messages name the file, the offset and a remedy; they never contain
 //! a sum, a position or a value.
 
-use std::{io, path::PathBuf};
+use std::io;
+use std::path::{Component, Path, PathBuf};
 
 /// Reasons why a state directory can't be opened, read or written.
 #[derive(Debug, thiserror::Error)]
@@ -19,8 +20,8 @@ pub enum StateError {
     },
     /// The group or other users have access to private data.
     #[error(
-        "{}: mode {mode:04o} lets group or others in, but this is for its owner alone: run `chmod go-rwx {}`",
-        path.display(), path.display()
+        "{}: mode {mode:04o} lets group or others in, but this is for its owner alone: {}",
+        path.display(), restrict(path, "go-rwx")
     )]
     Exposed {
         /// The file or directory.
@@ -30,8 +31,8 @@ pub enum StateError {
     },
     /// Other users have write access to the public log or its directory.
     #[error(
-        "{}: mode {mode:04o} lets group or others write, who could change what is published: run `chmod go-w {}`",
-        path.display(), path.display()
+        "{}: mode {mode:04o} lets group or others write, who could change what is published: {}",
+        path.display(), restrict(path, "go-w")
     )]
     Writable {
         /// The log or its directory.
@@ -41,7 +42,7 @@ pub enum StateError {
     },
     /// The file or directory belongs to another user.
     #[error(
-        "{}: belongs to user {owner}, not to this process's user: run as its owner, or use another --state directory",
+        "{}: belongs to user {owner}, not to this process's user: run as its owner, or use another state directory",
         path.display()
     )]
     ForeignOwner {
@@ -52,7 +53,7 @@ pub enum StateError {
     },
     /// Another run holds the directory.
     #[error(
-        "{}: another run holds this state directory: wait for it to end, or use another --state directory",
+        "{}: another run holds this state directory: wait for it to end, or use another state directory",
         path.display()
     )]
     Locked {
@@ -94,7 +95,7 @@ pub enum StateError {
         expected: usize,
     },
     /// No log has been written here yet, or there is no such directory.
-    #[error("{}: nothing has been published here: start a run with this --state directory first", path.display())]
+    #[error("{}: nothing has been published here: start a run with this state directory first", path.display())]
     Missing {
         /// The missing log.
         path: PathBuf,
@@ -102,7 +103,7 @@ pub enum StateError {
     /// The directory was made with other public parameters.
     #[error(
         "{}: these parameters differ from those the directory was made with{}: restore the parameters, or \
-         use another --state directory, whose guarantee adds to that of this one if the data are the same",
+         use another state directory, whose guarantee adds to that of this one if the data are the same",
         path.display(),
         difference.as_ref().map(|difference| format!(" ({difference})")).unwrap_or_default()
     )]
@@ -195,7 +196,7 @@ pub enum StateError {
     #[error(
         "{}: ends at epoch {committed} (byte {offset}), but {} holds epoch {witnessed}: the private log was cut \
          or rolled back, and going on would draw fresh noise for published epochs: restore the newest private log, \
-         or use another --state directory",
+         or use another state directory",
         path.display(), witness.display()
     )]
     RolledBack {
@@ -213,7 +214,7 @@ pub enum StateError {
     /// The private log is missing, though files derived from it exist.
     #[error(
         "{}: missing or without a readable beginning, but {} was made from it: restore the private log, or use \
-         another --state directory",
+         another state directory",
         path.display(), witness.display()
     )]
     PrivateLogLost {
@@ -226,7 +227,7 @@ pub enum StateError {
     /// readable.
     #[error(
         "{}: begins after epoch {epoch}, and no checkpoint that holds the epochs before is readable: restore the \
-         checkpoints and lists of entities, or use another --state directory",
+         checkpoints and lists of entities, or use another state directory",
         path.display()
     )]
     CheckpointLost {
@@ -290,7 +291,7 @@ pub enum StateError {
     /// The public log differs from the private log.
     #[error(
         "{}: the frame at byte {offset} is intact but is not what the private log holds for epoch {epoch}: the two \
-         logs are of different runs; restore both from one copy, or use another --state directory",
+         logs are of different runs; restore both from one copy, or use another state directory",
         path.display()
     )]
     Conflict {
@@ -367,6 +368,18 @@ impl StateError {
     }
 }
 
+/// Advises how to take away the access of others. The root and the directories in it belong to the
+/// system, which would break without that access.
+pub(crate) fn restrict(path: &Path, change: &str) -> String {
+    let mut parts = path.components();
+    match parts.next() {
+        Some(Component::RootDir) if parts.count() <= 1 => {
+            "name another directory, which holds nothing else".into()
+        }
+        _ => format!("run `chmod {change} {}`", path.display()),
+    }
+}
+
 /// Wraps an operating system error with the attempted action and the file.
 pub(super) fn refused(
     path: impl Into<PathBuf>,
@@ -380,6 +393,15 @@ pub(super) fn refused(
 mod tests {
     use super::*;
     use rustix::io::Errno;
+
+    #[test]
+    fn no_advice_takes_access_to_the_system_away() {
+        for path in ["/", "//", "/usr", "/tmp/"] {
+            assert!(restrict(Path::new(path), "go-rwx").starts_with("name another directory"), "{path}");
+        }
+        assert_eq!(restrict(Path::new("state"), "go-w"), "run `chmod go-w state`");
+        assert_eq!(restrict(Path::new("/tmp/state"), "go-w"), "run `chmod go-w /tmp/state`");
+    }
 
     #[test]
     fn an_exhausted_quota_counts_as_a_full_disk() {

@@ -60,6 +60,7 @@ pub use chain::{ChainLink, HistoryStamp};
 pub use enrolment::{Enrolment, EnterLedger, LedgerPayment};
 pub use entities::{EntityReader, SavedEntities, SavedEntity};
 pub use error::StateError;
+pub(crate) use error::restrict;
 pub use followed::{FollowedList, verify_followed};
 pub use format::MAX_PAYLOAD;
 pub use frames::{Checkpoint, EpochFrame, Position, PublicHeader, ReleaseFrame, SourcePosition};

@@ -325,7 +325,7 @@ mod tests {
         for facts in all_facts().iter().filter(|facts| facts.private.header.is_some() && !must_refuse(facts))
         {
             let error = decide(Path::new("state"), facts, b"other").unwrap_err();
-            assert!(error.to_string().contains("use another --state directory"), "{error}");
+            assert!(error.to_string().contains("use another state directory"), "{error}");
         }
     }
 }

@@ -45,7 +45,7 @@ impl Offer {
         let mut estimators: Vec<(String, Arc<dyn ViewEstimator>)> = Vec::new();
         let log = parameters.log_facts();
         let default_estimators = ESTIMATORS.iter().filter(|kind| kind.flag.is_none());
-        let default_estimators = default_estimators.filter_map(|kind| kind.from_numbers(&[], &log).ok());
+        let default_estimators = default_estimators.filter_map(|kind| kind.from_texts(&[], &log).ok());
         for estimator in views(contents).map(|view| Arc::clone(&view.estimator)).chain(default_estimators) {
             let name = name_of(&*estimator, &columns);
             if !estimators.iter().any(|(known, _)| *known == name) {

@@ -188,5 +188,5 @@ fn invalid_settings_of_adam_are_refused() {
         &["--view", "adam", "--floor=-1"],
         "--view adam: floor: found -1.0, expected a number at least 0",
     );
-    refused(&["--beta1", "0.9"], "--beta1: this number is for --view adam: leave it out");
+    refused(&["--beta1", "0.9"], "--beta1: this is for --view adam: leave it out");
 }

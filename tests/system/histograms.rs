@@ -110,6 +110,9 @@ fn bins_and_quantiles_are_right_in_every_form() {
     let header = "epoch,start,key,view,count,count_noise,bin_count_x_-2..-1.5,bin_count_noise_x_-2..-1.5,";
     assert!(csv.starts_with(header), "{csv}");
     assert_eq!(last(&state, &["--view", "histogram"])["histograms"], bins["histograms"]);
+    let (name, of_name) = bins["histograms"].as_object().and_then(|all| all.iter().next()).expect("one");
+    let one = &last(&state, &["--view", "histogram", "--column", name])["histograms"];
+    assert!(one.as_object().is_some_and(|shown| shown.len() == 1) && one[name] == *of_name, "{one}");
     let quantiles = last(&state, &["--quantiles", "0.5,0.9"]);
     assert_eq!(quantiles["quantiles"], middle["quantiles"]);
     let table = finish(hushflow(["tail", "--quantiles", "0.5"]).arg(&state)).succeeded().out;

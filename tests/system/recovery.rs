@@ -189,7 +189,7 @@ fn other_public_parameters_are_refused_and_views_are_not() {
         ("[privacy]", "[simulation]\nseed = 1\n[privacy]"),
     ] {
         let name = state.display().to_string();
-        changed(from, to).failed(1, &[&name, "these parameters differ", "use another --state directory"]);
+        changed(from, to).failed(1, &[&name, "these parameters differ", "use another state directory"]);
     }
     let view = "[[views]]\nname = 'v'\nworkload = 'window:3'\n[release]";
     let ended = changed("[release]", view).succeeded();

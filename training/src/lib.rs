@@ -22,6 +22,7 @@ mod optimise;
 pub mod plan;
 mod run;
 pub mod sampling;
+mod saved;
 mod steps;
 mod training_loop;
 

@@ -11,6 +11,7 @@ use crate::batch_squares::BatchSquares;
 use crate::claims::{ClaimError, Claims, Journal, RunId, new_run};
 use crate::optimise::Optimiser;
 use crate::plan::{TrainingError, TrainingPlan};
+use crate::saved;
 use crate::training_loop::add;
 use hushflow_mechanism::mechanism::{Method, Strategies};
 use hushflow_mechanism::moments::{ClippedSums, Sums};
@@ -20,9 +21,6 @@ use hushflow_mechanism::strategy::StepError;
 use hushflow_operators::Measurement;
 use std::ops::Range;
 use zeroize::Zeroizing;
-
-/// First bytes of a saved state, with its version.
-const MAGIC: [u8; 8] = *b"hushadm1";
 
 /// A private training run whose gradients come from the caller.
 pub struct TrainingSteps {
@@ -245,24 +243,27 @@ impl TrainingSteps {
             .chain(machines.iter().map(|state| &state[..]))
             .chain(public.iter().map(|numbers| &numbers[..]))
             .collect();
-        // Growing would leave copies of sums in freed memory.
-        let length = MAGIC.len() + parts.iter().map(|part| 8 + part.len()).sum::<usize>();
-        let mut state = Zeroizing::new(Vec::with_capacity(length));
-        state.extend(MAGIC);
-        for part in parts {
-            state.extend((part.len() as u64).to_le_bytes());
-            state.extend(part);
-        }
-        state
+        saved::join(&parts)
     }
 
     /// Continues from the state that [`save`](Self::save) returned for the same plan.
     ///
     /// # Errors
-    /// [`TrainingError::State`] for a state of another plan. The run must then end.
+    /// [`TrainingError::State`] for a state of another plan, or a damaged one. The run then goes on
+    /// after its last finished step.
     pub fn restore(&mut self, state: &[u8]) -> Result<(), TrainingError> {
+        let before = (!self.failed).then(|| self.save());
+        let restored = self.load(state);
+        match before {
+            Some(before) if self.failed => self.load(&before).and(restored),
+            _ => restored,
+        }
+    }
+
+    /// As [`restore`](Self::restore), but an error leaves a run that must end.
+    fn load(&mut self, state: &[u8]) -> Result<(), TrainingError> {
         let refused = |reason| move || TrainingError::State(StepError::State { reason });
-        let mut rest = state.strip_prefix(&MAGIC).ok_or_else(refused("it is not a saved training run"))?;
+        let mut rest = saved::parts(state).map_err(|reason| refused(reason)())?;
         let short = refused("it is shorter than its parts");
         let mut part = || -> Result<&[u8], TrainingError> {
             let (length, after) = rest.split_first_chunk().ok_or_else(short)?;
@@ -284,10 +285,10 @@ impl TrainingSteps {
             }
         }
         for (_, optimiser) in &mut self.optimisers {
-            optimiser.restore(steps, &numbers(part()?).ok_or_else(short)?)?;
+            optimiser.restore(steps, &saved::numbers(part()?).ok_or_else(short)?)?;
         }
-        let values = numbers(part()?).ok_or_else(short)?;
-        let scale = numbers(part()?).ok_or_else(short)?;
+        let values = saved::numbers(part()?).ok_or_else(short)?;
+        let scale = saved::numbers(part()?).ok_or_else(short)?;
         if !rest.is_empty() {
             return Err(refused("it is longer than its parts")());
         }
@@ -299,11 +300,6 @@ impl TrainingSteps {
         self.failed = false;
         Ok(())
     }
-}
-
-fn numbers(bytes: &[u8]) -> Option<Vec<f64>> {
-    let (numbers, rest) = bytes.as_chunks();
-    rest.is_empty().then(|| numbers.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect())
 }
 
 impl From<ClaimError> for TrainingError {
@@ -439,7 +435,21 @@ mod tests {
             let mut run = begun(Privatisation::Jme, &strategies);
             assert!(run.restore(&state[..end]).is_err(), "{end}");
         }
-        assert!(begun(Privatisation::Jme, &strategies).restore(&[&state[..], &[0]].concat()).is_err());
+        let (before, mut run) = (steps, begun(Privatisation::Jme, &strategies));
+        assert!(run.restore(&[&state[..], &[0]].concat()).is_err());
+        for place in (0..state.len()).step_by(11) {
+            let mut damaged = state.to_vec();
+            damaged[place] ^= 1 << (place % 8);
+            assert!(run.restore(&damaged).is_err(), "{place}");
+        }
+        // Of another step, with the right checksum: found only after parts of it are taken.
+        let mut mixed = saved::parts(&state).unwrap().to_vec();
+        mixed[8 + run.description().len() + 8 + 16 + 8] += 1;
+        let mixed = saved::sealed(mixed);
+        let error = run.restore(&mixed).unwrap_err().to_string();
+        assert!(error.contains("of different steps"), "{error}");
+        step_until(&mut run, 2);
+        assert_eq!(run.parameters(), before.parameters());
     }
 
     #[test]

@@ -189,6 +189,9 @@ mod tests {
         let (_, lower) = message.rsplit_once(' ').unwrap();
         assert!(noise(50.0 - lower.parse::<f64>().unwrap()).is_ok(), "{message}");
         let message = noise(800.0).unwrap_err().to_string();
-        assert!(message.ends_with("choose one below 100"), "{message}");
+        assert!(
+            message.ends_with("choose one of at most 10, which is already weak") && noise(10.0).is_ok(),
+            "{message}"
+        );
     }
 }

@@ -111,7 +111,7 @@ numbers!(enum AccountingError {
 fn lower_epsilon(cost: f64, delta: f64) -> String {
     match (cost / delta).ln() {
         excess if excess.is_finite() => format!("lower epsilon by {}", excess.max(0.0).floor() + 1.0),
-        _ => "an epsilon of 10 is already weak, choose one below 100".into(),
+        _ => "choose one of at most 10, which is already weak".into(),
     }
 }
 

@@ -265,7 +265,8 @@ fn each_column_is_averaged_over_the_rows_that_have_it() {
 fn numbers_are_checked_and_others_have_defaults() {
     let kind = ESTIMATORS.iter().find(|kind| kind.name == NAME).unwrap();
     let check = |numbers: &[(&str, f64)], second_moments, expected: Result<Adam, &str>| {
-        let found = kind.from_numbers(numbers, &log(second_moments)).map(|adam| format!("{adam:?}"));
+        let texts: Vec<_> = numbers.iter().map(|&(name, number)| (name, number.to_string())).collect();
+        let found = kind.from_texts(&texts, &log(second_moments)).map(|adam| format!("{adam:?}"));
         let expected = expected.map(|adam| format!("{adam:?}"));
         assert_eq!(found.as_ref().map_err(String::as_str), expected.as_ref().map_err(|error| *error));
     };
