@@ -15,8 +15,9 @@
 //!    the run ends with a fault.
 //! 3. The reader waits at the end, and all closed epochs are committed: the journal is *drained*.
 //!    The rest of it belongs to open epochs, which only more records can close. Then a group is
-//!    admitted despite limit and reserve. An epoch longer than the limit takes as much disk space
-//!    as it needs, one group at a time.
+//!    admitted despite limit and reserve. A long segment ends before it, so that the commit of the
+//!    open epochs can delete what comes before the group. An epoch longer than the limit takes as
+//!    much disk space as it needs, one group at a time.
 //!
 //! If the disk refuses a group in case 3, no commit would free space. The appending thread waits
 //! until the operator makes room or ends the run.
@@ -37,6 +38,10 @@ const RESERVE: u64 = 8 << 20;
 /// Maximum number of bytes of a segment before its records, without the header that names the
 /// columns.
 const BEGINNING: u64 = 128;
+
+/// Number of bytes from which on a segment ends before a group that is admitted despite limit and
+/// reserve. Shorter segments would be too many.
+const LONG_SEGMENT: u64 = 1 << 20;
 
 /// Longest wait before checking again for room on the disk.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -96,34 +101,42 @@ impl IngestJournal {
             return Err(StateError::TooLarge { limit: MAX_PAYLOAD });
         }
         loop {
-            let full = match self.lacks_room(FRAME_HEADER_LENGTH as u64 + payload) {
-                Some(full) => full,
-                None => match self.write(records, count) {
-                    Err(error) if error.is_full() => JournalFull::Disk,
-                    written => return written.map(|()| true),
-                },
+            let (lacks, drained) = self.lacks_room(FRAME_HEADER_LENGTH as u64 + payload);
+            let full = match lacks {
+                Some(full) if !drained => full,
+                lacks => {
+                    if lacks.is_some() {
+                        self.end_segment(LONG_SEGMENT)?;
+                    }
+                    match self.write(records, count) {
+                        Err(error) if error.is_full() => JournalFull::Disk,
+                        written => return written.map(|()| true),
+                    }
+                }
             };
-            self.make_room()?;
+            self.end_segment(0)?;
+            let passed = self.shared().passed;
+            self.discard_before(passed)?;
             if !self.wait_for_room(full, wait) {
                 return Ok(false);
             }
         }
     }
 
-    /// Returns why there is no room for a frame of this length and the start of a segment after it;
-    /// `None` if there is room, or if the journal is drained.
-    fn lacks_room(&self, length: u64) -> Option<JournalFull> {
+    /// Returns why there is no room for a frame of this length and the start of a segment after it,
+    /// if there is none, and whether the journal is drained.
+    fn lacks_room(&self, length: u64) -> (Option<JournalFull>, bool) {
         let (size, drained, storage) = {
             let shared = self.shared();
             let beginning = BEGINNING + shared.end.header.len() as u64;
             (shared.size() + beginning, shared.is_drained(), shared.storage.share())
         };
-        match () {
-            () if drained => None,
+        let lacks = match () {
             () if size.saturating_add(length) > self.limit => Some(JournalFull::Limit),
             () if storage.free() < length.saturating_add(RESERVE) => Some(JournalFull::Disk),
             () => None,
-        }
+        };
+        (lacks, drained)
     }
 
     /// Waits for a change or [`PAUSE`]; returns whether to try again.
@@ -182,20 +195,18 @@ impl IngestJournal {
         }
     }
 
-    /// Ends the current segment, so that it can be deleted once counted, and deletes counted
-    /// segments.
-    fn make_room(&self) -> Result<(), StateError> {
+    /// Ends the current segment if it has records and at least this number of bytes, so that it can
+    /// be deleted once its records are counted.
+    fn end_segment(&self, least: u64) -> Result<(), StateError> {
         let mut tail = self.tail();
-        let last = self.shared().segments.back().map(|segment| segment.start);
+        let last = self.shared().segments.back().map(|segment| (segment.start, segment.durable));
         if let Some(GrowingSegment { head, .. }) = tail.as_ref()
-            && last.is_some_and(|start| start < head.start)
+            && last.is_some_and(|(start, durable)| start < head.start && durable >= least)
         {
             let next = head.next();
             self.follow(&mut tail, next)?;
         }
-        drop(tail);
-        let passed = self.shared().passed;
-        self.discard_before(passed)
+        Ok(())
     }
 }
 

@@ -374,9 +374,12 @@ fn try_append(ingest: &IngestJournal, next: u64) -> Option<JournalFull> {
     full
 }
 
-/// A journal with this limit on `disk`, and a thread that reads all of it.
-fn read_by_another(disk: &SimulatedDisk, limit: u64) -> (Arc<IngestJournal>, std::thread::JoinHandle<usize>) {
-    let ingest = Arc::new(IngestJournal::open(disk.share(), Position::START, (150, limit)).unwrap());
+/// A journal with these limits on `disk`, of a segment and of all, and a thread that reads all of it.
+fn read_by_another(
+    disk: &SimulatedDisk,
+    limits: (u64, u64),
+) -> (Arc<IngestJournal>, std::thread::JoinHandle<usize>) {
+    let ingest = Arc::new(IngestJournal::open(disk.share(), Position::START, limits).unwrap());
     begin(&ingest);
     let reading = std::thread::spawn({
         let ingest = Arc::clone(&ingest);
@@ -421,9 +424,28 @@ fn a_journal_at_its_limit_takes_nothing_until_a_commit_makes_room() {
 }
 
 #[test]
+fn a_long_segment_ends_before_a_group_beyond_the_limit() {
+    const GROUP: usize = 1_200_000;
+    let (ingest, reading) = read_by_another(&SimulatedDisk::default(), (64 << 20, 2 << 20));
+    for _ in 0..3 {
+        await_drained(&ingest);
+        assert!(ingest.append([&vec![b'x'; GROUP], &[]], 1, &mut |_| false).unwrap());
+    }
+    await_drained(&ingest);
+    ingest.closed(1);
+    assert!(ingest.shared().size() > 3 * GROUP as u64);
+    // An epoch is open whose first record is the last one of the second group.
+    ingest.committed(1, Position::new(0, 2 * GROUP as u64 - 1)).unwrap();
+    let left = ingest.shared().size();
+    assert!((2 * GROUP as u64..2 * GROUP as u64 + 1000).contains(&left), "the first is deleted: {left}");
+    ingest.end(None);
+    assert_eq!(reading.join().unwrap(), 3 * GROUP);
+}
+
+#[test]
 fn an_epoch_longer_than_the_limit_is_read_one_group_at_a_time() {
     let disk = SimulatedDisk::default();
-    let (ingest, reading) = read_by_another(&disk, 400);
+    let (ingest, reading) = read_by_another(&disk, (150, 400));
     disk.set_free(0);
     for next in (0..60).step_by(3) {
         await_drained(&ingest);
