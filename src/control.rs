@@ -159,8 +159,8 @@ impl Control {
         if missing.is_empty() { Ok(connections.last) } else { Err(missing.join("; ")) }
     }
 
-    /// As [`first_connections`](Self::first_connections), with the whole reason, also before the first
-    /// source is open.
+    /// As [`first_connections`](Self::first_connections), with the whole reason, also before the
+    /// first source is open.
     pub(crate) fn sources_connected(&self) -> Result<Option<Instant>, String> {
         if self.preparing.load(Ordering::Relaxed) {
             return Err("starting: no source is open yet".into());

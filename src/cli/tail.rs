@@ -139,8 +139,8 @@ pub(crate) struct TailArguments {
     http: HttpArguments,
 }
 
-/// The estimator of a view: `--view NAME` with the parameters of the estimator, or the flag that gives
-/// all its parameters.
+/// The estimator of a view: `--view NAME` with the parameters of the estimator, or the flag that
+/// gives all its parameters.
 #[derive(Debug)]
 struct EstimatorArgument {
     chosen: Option<(&'static EstimatorKind, String)>,

@@ -214,8 +214,8 @@ impl EstimatorKind {
         }
     }
 
-    /// Returns the name of each parameter that has a flag of `tail` of its own, with the name of its
-    /// value and the help text.
+    /// Returns the name of each parameter that has a flag of `tail` of its own, with the name of
+    /// its value and the help text.
     pub fn parameters(&self) -> impl Iterator<Item = (&'static str, &'static str, String)> {
         let fields = if self.flag.is_some() { &[] } else { self.fields };
         fields.iter().map(|field| {
@@ -238,8 +238,8 @@ impl EstimatorKind {
         self.with_fields(fields.unwrap_or_default(), log)
     }
 
-    /// Makes the estimator from some of its [parameters](Self::parameters), as texts. The others have
-    /// their defaults.
+    /// Makes the estimator from some of its [parameters](Self::parameters), as texts. The others
+    /// have their defaults.
     ///
     /// # Errors
     /// An invalid parameter, or what the log lacks.
