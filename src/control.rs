@@ -153,7 +153,7 @@ impl Control {
         let connections = self.connections();
         let missing = connections.missing.iter().map(|(name, problem)| match problem {
             Some(problem) => format!("{name}: {problem}"),
-            None => format!("{name}: connecting"),
+            None => format!("{name}: not connected yet, or waiting until all sources are open"),
         });
         let missing: Vec<_> = missing.collect();
         if missing.is_empty() { Ok(connections.last) } else { Err(missing.join("; ")) }
@@ -372,7 +372,10 @@ mod tests {
         control.await_connection("a");
         control.forget_connection("a");
         control.forget_connection("c");
-        assert_eq!(control.of_follower().first_connections(), Err("a: refused; b: connecting".into()));
+        assert_eq!(
+            control.of_follower().first_connections(),
+            Err("a: refused; b: not connected yet, or waiting until all sources are open".into())
+        );
         assert_eq!(control.unreached(), ["a: refused"], "no attempt at b has failed");
         ["a", "b"].iter().for_each(|name| control.note_attempt(name, None));
         assert!(

@@ -161,7 +161,7 @@ fn trimmed(decimal: &str) -> &str {
 }
 
 /// Usual number of noise levels that calibration tries for random batches.
-const TRIED: u32 = 8;
+const TRIED: usize = 8;
 
 /// A status line of a search on standard error, if that is a terminal.
 pub(super) struct SearchStatus(ProgressBar);
@@ -188,8 +188,14 @@ impl SearchStatus {
         self.name(&progress.strategy);
         self.0.set_message(match progress.quantity {
             SearchQuantity::Epsilon => {
-                let (found, wanted) = (number(*objective), number(*lower_bound));
-                format!("noise level {iteration} of about {TRIED}: ε = {found} (stated: {wanted})")
+                let wanted = number(*lower_bound);
+                let of = if *iteration <= TRIED { format!(" of about {TRIED}") } else { String::new() };
+                match objective.is_finite() {
+                    true => {
+                        format!("noise level {iteration}{of}: ε = {} (stated: {wanted})", number(*objective))
+                    }
+                    false => format!("noise level {iteration}{of}: ε is too large (stated: {wanted})"),
+                }
             }
             SearchQuantity::Loss if *lower_bound > 0.0 => {
                 let gap = objective / lower_bound - 1.0;

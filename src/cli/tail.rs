@@ -332,6 +332,10 @@ fn subject(
             }
             let parameters = publication.parameters();
             let log = parameters.log_facts();
+            if arguments.total && parameters.discovery().is_some() {
+                let problem = "--total: keys are discovered, and records whose key is not shown are in no total: leave it out";
+                return Err(CliError::usage(problem));
+            }
             if let Some(view) = named_view(arguments, located)? {
                 subject.views.push(view);
                 return Ok(subject);

@@ -9,6 +9,7 @@ use zeroize::Zeroizing;
 
 use super::RunError;
 use super::journal::ShardStates;
+use super::memory::entities_that_fit;
 use super::resume::options;
 use crate::state::{Checkpoint, EntityReader, SavedEntities, SavedEntity};
 
@@ -35,12 +36,15 @@ pub(super) struct EntityHistories {
     /// checkpoint would have to look at all entities.
     recent: Vec<(u64, Entity)>,
     recent_from: u64,
+    /// Largest number of entities.
+    most: u64,
 }
 
 impl EntityHistories {
     /// State before the first epoch.
     pub(super) fn new(limits: EntityLimits) -> Self {
-        EntityHistories { limits, entities: BTreeMap::new(), recent: Vec::new(), recent_from: 0 }
+        let most = entities_that_fit();
+        EntityHistories { limits, entities: BTreeMap::new(), recent: Vec::new(), recent_from: 0, most }
     }
 
     /// Restores the histories that the checkpoint of `epoch` saves.
@@ -60,6 +64,7 @@ impl EntityHistories {
     ///
     /// # Errors
     /// [`RunError::Checkpoint`] if the limits don't allow it: the log belongs to another pipeline.
+    /// [`RunError::Fault`] if they don't fit into memory.
     pub(super) fn advance(
         &mut self,
         epoch: u64,
@@ -70,6 +75,13 @@ impl EntityHistories {
             let after = self.limits.admit(before, epoch).ok_or(RunError::Checkpoint)?;
             self.entities.insert(entity, after);
             self.recent.push((epoch, entity));
+        }
+        if self.entities.len() as u64 > self.most {
+            return Err(RunError::Fault(format!(
+                "about {} entities fit into the memory of this process, and more have taken part: nothing is lost, and with \
+                 more memory (256 bytes for each entity) the run goes on",
+                self.most
+            )));
         }
         if 4 * self.recent.len() > self.entities.len() {
             // Looking at all entities takes hardly longer, and the list stays short.
@@ -139,6 +151,14 @@ mod tests {
         let history = |participations| EntityHistory { participations, last: 3 };
         assert!(histories.to_vec() == [(a, history(2)), (b, history(1))]);
         assert!(histories.advance(5, [b]).is_ok());
+    }
+
+    #[test]
+    fn entities_beyond_memory_are_refused_with_the_number_that_fits() {
+        let mut histories = EntityHistories { most: 2, ..EntityHistories::new(limits(9)) };
+        histories.advance(1, [Entity(1), Entity(2)]).unwrap();
+        let refused = histories.advance(2, [Entity(3)]).unwrap_err().to_string();
+        assert!(refused.starts_with("about 2 entities fit into the memory of this process"), "{refused}");
     }
 
     /// With the list of recent entities and without it.

@@ -27,6 +27,7 @@ mod ingest;
 mod journal;
 mod late;
 pub mod link;
+mod memory;
 mod merge;
 mod moments;
 mod positions;

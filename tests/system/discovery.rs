@@ -82,6 +82,7 @@ fn frequent_keys_are_shown_with_all_their_records() {
         assert_eq!(of_key.len() as f64, EPOCHS as f64 + 1.0 - first, "a line in every epoch from then on");
     }
     assert_eq!(lines(finish(&mut tail(&state, &["--key", "late"]))).len(), of_key(&shown, "late").len());
+    finish(&mut tail(&state, &["--total"])).failed(2, &["--total: keys are discovered"]);
     let unknown = refused(&mut tail(&state, &["--key", "rare-7"]));
     assert!(unknown.contains("no key with this name"), "{unknown}");
     let verified = lines(finish(hushflow(["verify", "--json"]).arg(&state)));

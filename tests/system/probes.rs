@@ -72,9 +72,10 @@ fn a_run_has_a_deadline_of_its_own_unless_epochs_come_at_any_time() {
         let mut child = command.args(["--metrics", "127.0.0.1:0"]).stdin(Stdio::piped()).spawn().unwrap();
         let (address, _rest) = served(&mut child);
         writeln!(child.stdin.as_ref().unwrap(), "time,x\n2020-01-01T00:00:01Z,0.125").unwrap();
-        await_until("it begins", || is_ready(&address));
-        let ready = ask(&address, "GET", "/readyz").1;
-        assert!(ready.contains(said), "{ready}");
+        await_until("it is ready for this reason", || {
+            let (status, why) = ask(&address, "GET", "/readyz");
+            status == 200 && why.contains(said)
+        });
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -95,6 +95,8 @@ function clearness(state) {
 
 function drawFacts(state) {
   const line = detail.newest?.find((found) => found.key === state.key);
+  const charted = detail.readings.epochs.at(-1);
+  const statistic = charted === undefined || charted === line?.epoch ? "this statistic" : `this statistic in epoch ${charted}`;
   const facts = line === undefined ? [["epoch", "–", "epoch"]] : [
     ["newest epoch", `${line.epoch} of ${about.horizon}`, "epoch", line.epoch],
     ...(about.start === null ? [] : [["from", shortStart(line.epoch), "start"]]),
@@ -102,7 +104,7 @@ function drawFacts(state) {
       ? ["records in the window", isNumber(line.rows) ? format(line.rows, (line.rows_noise ?? 0) * about.reach) : "–", "count", line.rows]
       : [line.workload === "prefix" ? "records that counted" : "weight of records that counted",
         format(line.count, line.count_noise * about.reach), "count", line.count],
-    ["this statistic", clearness(state), "clearness"],
+    [statistic, clearness(state), "clearness"],
     ["all statistics together", (line.quality ?? "as released").replace(/-/g, " "), "quality", line.quality ?? "good"],
     ["run", line.generation, "generation"],
     ["chain", line.chain, "chain"],

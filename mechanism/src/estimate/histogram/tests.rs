@@ -225,7 +225,7 @@ fn intervals_hold_as_often_as_their_level_says() {
         let sum: f64 = weights.iter().sum();
         weights.iter().map(|weight| weight / sum).collect()
     };
-    let (even20, even24, even200) = (even(20), even(24), even(200));
+    let (even2, even20, even24, even200) = (even(2), even(20), even(24), even(200));
     let flat = Releases {
         shares: &even20,
         records: 2000.0,
@@ -236,16 +236,20 @@ fn intervals_hold_as_often_as_their_level_says() {
     };
     let of_skewed = Releases { shares: &skewed, records: 3000.0, noise: (20.0, None), ..flat };
     let of_fine = Releases { shares: &even200, fine: true, ..flat };
-    for releases in [
+    let cases = [
         flat,
-        Releases { shares: &even(2), records: 1000.0, noise: (20.0, None), ..flat },
+        Releases { shares: &even2, records: 1000.0, noise: (20.0, None), ..flat },
         of_skewed,
         Releases { noise: (5.0, Some(5.0)), population: true, ..of_skewed },
         Releases { shares: &even24, branching: Some(5), ..flat },
         Releases { records: 20_000.0, noise: (60.0, Some(40.0)), ..of_fine },
         Releases { records: 400.0, noise: (0.5, Some(0.5)), population: true, ..of_fine },
-    ] {
-        let found = coverage(releases);
+    ];
+    let found = std::thread::scope(|scope| {
+        let threads = cases.map(|releases| scope.spawn(move || coverage(releases)));
+        threads.map(|thread| thread.join().expect("a coverage"))
+    });
+    for (releases, found) in cases.into_iter().zip(found) {
         let Releases { shares, records, branching, noise, population, fine } = releases;
         let case = format!("{} {records} {branching:?} {noise:?} {population}", shares.len());
         // The last shares of the skewed distribution are smaller than the noise.
