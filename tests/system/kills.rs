@@ -94,7 +94,7 @@ fn killed_runs_publish_every_epoch_once_after_lost_writes() {
     let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
     let expected = expected_sums(&pipeline);
     let mut campaign = Kills::new(1);
-    while campaign.killed < kills(120) {
+    while campaign.killed < kills(60) {
         let state = lab.path(&format!("state {}", campaign.rounds));
         campaign.round(&pipeline, &state, stream.epochs as usize);
         assert!(sums(&state) == expected, "the sums are not those of a run that nobody killed");
