@@ -1,5 +1,6 @@
-//! State directories, lists of entities, ingest journals and ledgers: files byte for byte, or as frames with valid
-//! checksums. Reading, verifying and continuing must end with an answer.
+//! State directories, lists of entities, ingest journals and ledgers. Their files are given byte for
+//! byte, or as frames with valid checksums. Reading, verifying and continuing must end with an
+//! answer.
 
 use hushflow::ledger::{Book, set_budget};
 use hushflow::mechanism::accounting::Delta;

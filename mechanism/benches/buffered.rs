@@ -26,7 +26,8 @@ use std::{hint::black_box, num::NonZeroUsize, ops::ControlFlow, sync::Arc};
 const COORDINATES: usize = 1_000_000;
 const BUFFERS: usize = 4;
 
-/// Steps of a release: few enough for correlated noise of so many coordinates.
+/// Number of steps. Rounding errors of correlated noise grow with steps and coordinates, and for a
+/// million of both this noise is refused.
 const RELEASES: u64 = 1_000;
 
 fn main() {

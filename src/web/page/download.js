@@ -1,4 +1,4 @@
-// Downloads of what is shown, in its order: numbers as CSV, Parquet and JSON, charts as SVG and PNG.
+// Downloads what is shown, in its order: numbers as CSV, Parquet and JSON, charts as SVG and PNG.
 
 /// Attributes that a picture takes along, because a file has no style sheet.
 const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linejoin", "stroke-linecap", "font-family", "font-size", "font-weight"];

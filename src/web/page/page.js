@@ -75,7 +75,7 @@ async function show(isStep = false) {
   }
 }
 
-/// Scrolls to the top of the page, or where that shows little of what follows a title, to the title.
+/// Scrolls to the top of the page, or to a title if little of what follows it would be visible.
 function scrollToTop(title) {
   const top = title.getBoundingClientRect().top + scrollY;
   scrollTo(0, top < innerHeight / 3 ? 0 : top - 8);
