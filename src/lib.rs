@@ -70,6 +70,10 @@
 //! ```
 
 pub use hushflow_estimators as estimators;
+pub use hushflow_formats as format;
+#[doc(hidden)]
+pub use hushflow_formats::spelling;
+pub use hushflow_formats::time;
 pub use hushflow_mechanism as mechanism;
 pub use hushflow_operators as operators;
 
@@ -86,7 +90,6 @@ pub mod control;
 mod document;
 pub mod estimates;
 pub mod follow;
-pub mod format;
 pub mod histogram;
 mod http;
 pub mod key;
@@ -103,12 +106,9 @@ pub mod runtime;
 pub mod security;
 pub mod sink;
 pub mod source;
-#[doc(hidden)]
-pub mod spelling;
 pub mod state;
 pub mod strategies;
 mod tcp;
-pub mod time;
 #[cfg(feature = "training")]
 pub mod training;
 pub mod web;

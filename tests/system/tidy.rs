@@ -38,6 +38,7 @@ const RESERVED: [(&[&str], &[&str], &str); 6] = [
         &["std::fs", "std::net", "std::env", "SystemTime", "Instant", "println!", "eprintln!", "print!("],
         &[
             "src/",
+            "formats/",
             "tests/",
             "benches/",
             "examples/",
@@ -108,9 +109,20 @@ fn test_modules(source: &SourceFile) -> Vec<String> {
 fn sources() -> Vec<SourceFile> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
-    ["mechanism", "estimators", "operators", "training", "python", "src", "tests", "benches", "examples"]
-        .iter()
-        .for_each(|folder| rust_files(&root.join(folder), &mut found));
+    [
+        "mechanism",
+        "formats",
+        "estimators",
+        "operators",
+        "training",
+        "python",
+        "src",
+        "tests",
+        "benches",
+        "examples",
+    ]
+    .iter()
+    .for_each(|folder| rust_files(&root.join(folder), &mut found));
     let sources = found.iter().map(|path| SourceFile {
         path: path.strip_prefix(root).unwrap_or(path).display().to_string(),
         text: std::fs::read_to_string(path).unwrap_or_default(),
@@ -259,7 +271,9 @@ fn cycle(imports_of: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
 fn no_modules_import_each_other_in_a_cycle() {
     let sources = sources();
     let tests: Vec<String> = sources.iter().flat_map(test_modules).collect();
-    for folder in ["mechanism/src/", "estimators/src/", "operators/src/", "training/src/", "src/"] {
+    for folder in
+        ["mechanism/src/", "formats/src/", "estimators/src/", "operators/src/", "training/src/", "src/"]
+    {
         let mut imports_of: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for source in sources.iter().filter(|source| !tests.contains(&source.path)) {
             if let Some((module, to)) =

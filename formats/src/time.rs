@@ -1,11 +1,11 @@
 //! Parses and formats times and durations, in microseconds.
 
-pub(crate) mod calendar;
+pub mod calendar;
 mod changes;
 mod format;
 
 pub use calendar::epochs_over;
-pub(crate) use changes::{ClockChange, ClockChanges};
+pub use changes::{ClockChange, ClockChanges};
 pub use format::TimeFormat;
 
 use calendar::EpochLength;
@@ -18,7 +18,7 @@ use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
 /// microsecond are rounded towards the past; without an offset from UTC, UTC is meant.
 ///
 /// ```
-/// # use hushflow::time::parse_time;
+/// # use hushflow_formats::time::parse_time;
 /// assert_eq!(parse_time("1970-01-02"), Some(86_400_000_000));
 /// assert_eq!(parse_time("1970-01-01T02:00:00+01:00"), parse_time("1970-01-01 01:00"));
 /// assert_eq!(parse_time("noon"), None);
@@ -30,13 +30,13 @@ pub fn parse_time(text: &str) -> Option<i64> {
 /// Microseconds since 1970 of a time; without an offset from UTC, it is local time in the zone. A
 /// local time that occurs twice, when clocks go back, is the first of the two. One that is skipped,
 /// when clocks go forward, is moved forward by the length of the gap.
-pub(crate) fn parse_local_time(text: &str, zone: &TimeZone) -> Option<i64> {
+pub fn parse_local_time(text: &str, zone: &TimeZone) -> Option<i64> {
     zoned(text, zone).and_then(|zoned| micros(&zoned))
 }
 
 /// Returns a local time as it is written, in RFC 3339 unless it has another format; `None` if it
 /// has an offset from UTC or is not a time.
-pub(crate) fn local_time(text: &[u8], format: Option<&TimeFormat>) -> Option<DateTime> {
+pub fn local_time(text: &[u8], format: Option<&TimeFormat>) -> Option<DateTime> {
     let Some(format) = format else {
         let text = std::str::from_utf8(text).ok()?;
         return if text.parse::<Timestamp>().is_ok() { None } else { text.parse().ok() };
@@ -56,7 +56,7 @@ fn micros(time: &Zoned) -> Option<i64> {
 }
 
 /// Returns a time zone of the bundled database, such as `America/New_York`.
-pub(crate) fn time_zone(name: &str) -> Option<TimeZone> {
+pub fn time_zone(name: &str) -> Option<TimeZone> {
     TimeZoneDatabase::bundled().get(name).ok()
 }
 
@@ -76,7 +76,7 @@ pub fn epoch_start(schedule: &TimeSchedule, epoch: u64) -> String {
 /// months and years have no fixed length and are refused.
 ///
 /// ```
-/// # use hushflow::time::parse_duration;
+/// # use hushflow_formats::time::parse_duration;
 /// assert_eq!(parse_duration("1d 2h"), Some(26 * 3_600_000_000));
 /// assert_eq!(parse_duration("week"), parse_duration("7d"));
 /// assert_eq!(parse_duration("1 month"), None);
@@ -98,7 +98,7 @@ fn parse_span(text: &str) -> Option<Span> {
 /// `None` if it is not a length.
 ///
 /// ```
-/// # use hushflow::time::is_varying_length;
+/// # use hushflow_formats::time::is_varying_length;
 /// assert_eq!(is_varying_length("month"), Some(true));
 /// assert_eq!(is_varying_length("6h"), Some(false));
 /// assert_eq!(is_varying_length("soon"), None);
@@ -115,7 +115,7 @@ pub fn is_time_zone(name: &str) -> bool {
 /// Formats microseconds since 1970 as RFC 3339 in UTC; as a number if they are beyond its range.
 ///
 /// ```
-/// # use hushflow::time::time_text;
+/// # use hushflow_formats::time::time_text;
 /// assert_eq!(time_text(86_400_000_000), "1970-01-02T00:00:00Z");
 /// ```
 pub fn time_text(micros: i64) -> String {

@@ -8,19 +8,20 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-#[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "only Kafka has such messages"))]
-pub(crate) mod avro;
-pub(crate) mod csv;
+pub mod avro;
+pub mod csv;
 mod error;
-pub(crate) mod form;
-pub(crate) mod framing;
-pub(crate) mod ndjson;
+pub mod form;
+pub mod framing;
+pub mod ndjson;
 #[cfg_attr(not(feature = "parquet"), path = "no_parquet.rs")]
-pub(crate) mod parquet;
+pub mod parquet;
 pub mod profile;
-pub(crate) mod row;
+pub mod row;
+pub mod spelling;
 pub mod table;
-pub(crate) mod unpack;
+pub mod time;
+pub mod unpack;
 mod whole;
 
 use unpack::{Packing, PipedBytes, unpacked_name};
@@ -49,7 +50,7 @@ pub enum Format {
 
 impl Format {
     /// Values separated by commas.
-    pub(crate) const COMMAS: Format = Format::Csv(Delimiter::Comma);
+    pub const COMMAS: Format = Format::Csv(Delimiter::Comma);
 
     /// Returns the format by the extension of a file, before the extension of its compression.
     pub fn of_name(path: &Path) -> Option<Self> {
@@ -104,10 +105,10 @@ fn is_binary(start: &[u8]) -> bool {
 }
 
 /// Name of the standard input in messages.
-pub(crate) const STANDARD_INPUT: &str = "<standard input>";
+pub const STANDARD_INPUT: &str = "<standard input>";
 
 /// Input whose reads are retried after an interrupting signal.
-pub(crate) struct RetryingReader<R>(pub(crate) R);
+pub struct RetryingReader<R>(pub R);
 
 impl<R: Read> Read for RetryingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -121,21 +122,22 @@ impl<R: Read> Read for RetryingReader<R> {
 }
 
 /// UTF-8 byte order mark, which some programs write at the start.
-pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Bytes with their offset in the file.
-pub(crate) struct ByteStream {
+pub struct ByteStream {
     reader: BufReader<Box<dyn Read + Send>>,
     offset: u64,
 }
 
 impl ByteStream {
-    pub(crate) fn new(input: impl Read + Send + 'static, offset: u64) -> Self {
+    /// Reads `input`, whose next byte is at `offset` of the file.
+    pub fn new(input: impl Read + Send + 'static, offset: u64) -> Self {
         ByteStream { reader: BufReader::with_capacity(1 << 16, Box::new(RetryingReader(input))), offset }
     }
 
     /// Opens a whole file, which may be packed.
-    pub(crate) fn of_file(path: &Path) -> Result<ByteStream, FormatError> {
+    pub fn of_file(path: &Path) -> Result<ByteStream, FormatError> {
         if let Some(packing) = Packing::of(path)? {
             return Ok(ByteStream::new(packing.open(path)?, 0));
         }
@@ -144,17 +146,17 @@ impl ByteStream {
     }
 
     /// Reads a pipe, whose bytes may be packed.
-    pub(crate) fn of_pipe(pipe: impl Read + Send + 'static, name: &Path) -> Self {
+    pub fn of_pipe(pipe: impl Read + Send + 'static, name: &Path) -> Self {
         ByteStream::new(PipedBytes::new(pipe, name), 0)
     }
 
     /// Returns whether the buffer holds a complete line that is not blank.
-    pub(crate) fn holds_line(&self) -> bool {
+    pub fn holds_line(&self) -> bool {
         self.reader.buffer().trim_ascii_start().contains(&b'\n')
     }
 
     /// Returns the offset of the next byte.
-    pub(crate) fn offset(&self) -> u64 {
+    pub fn offset(&self) -> u64 {
         self.offset
     }
 }
@@ -179,6 +181,6 @@ impl BufRead for ByteStream {
 }
 
 /// Converts an error of reading `path`; a [`FormatError`] inside is returned as it is.
-pub(crate) fn io_error(path: &Path, source: io::Error) -> FormatError {
+pub fn io_error(path: &Path, source: io::Error) -> FormatError {
     source.downcast().unwrap_or_else(|source| FormatError::Io { path: path.into(), source })
 }

@@ -9,17 +9,17 @@ use jiff::tz::TimeZone;
 
 /// Maximum size of a record in bytes, including its line end and, in NDJSON, the blanks before it.
 /// Readers hold no more of a longer record.
-pub(crate) const RECORD_LIMIT: usize = 1 << 20;
+pub const RECORD_LIMIT: usize = 1 << 20;
 
 /// The wanted fields of the current row, in buffers reused for every row.
 #[derive(Default)]
-pub(crate) struct Row {
+pub struct Row {
     /// The text that contains the fields.
-    pub(crate) text: Vec<u8>,
+    pub text: Vec<u8>,
     /// A field for every wanted column.
-    pub(crate) fields: Vec<RowField>,
+    pub fields: Vec<RowField>,
     /// A defect of the whole row.
-    pub(crate) defect: Option<Defect>,
+    pub defect: Option<Defect>,
     /// The last date, cached for the next row.
     last_date: Cell<CachedDate>,
 }
@@ -39,39 +39,35 @@ impl Default for CachedDate {
 
 /// The format of times in a source.
 #[derive(Clone)]
-pub(crate) struct TimeForm {
+pub struct TimeForm {
     /// The format, if not RFC 3339.
-    pub(crate) format: Option<TimeFormat>,
+    pub format: Option<TimeFormat>,
     /// The zone of times without an offset.
-    pub(crate) zone: TimeZone,
+    pub zone: TimeZone,
 }
 
 impl TimeForm {
     /// RFC 3339, and UTC without an offset.
-    pub(crate) const UTC: TimeForm = TimeForm { format: None, zone: TimeZone::UTC };
+    pub const UTC: TimeForm = TimeForm { format: None, zone: TimeZone::UTC };
 }
 
+/// The value of one column in a row.
 #[derive(Clone, PartialEq)]
-pub(crate) enum RowField {
+pub enum RowField {
     /// Absent.
     Missing,
     /// Its range in the row's text.
     Text(Range<usize>),
     /// A number that the format does not store as text.
-    #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "only Parquet has them"))]
     Number(f64),
     /// A time that the format does not store as text, in microseconds since 1970.
-    #[cfg_attr(
-        not(any(feature = "parquet", feature = "postgres")),
-        allow(dead_code, reason = "only Parquet and PostgreSQL have them")
-    )]
     Time(i64),
     /// Present but unusable.
     Defective(Defect),
 }
 
 /// A reader of one file's rows.
-pub(crate) trait FileRows: Send {
+pub trait FileRows: Send {
     /// Reads the next row, or reports the end or a row that is too long. It never waits for bytes
     /// after that row.
     fn read(&mut self, row: &mut Row) -> std::io::Result<RowOutcome>;
@@ -95,7 +91,7 @@ pub(crate) trait FileRows: Send {
 
 /// Result of reading a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RowOutcome {
+pub enum RowOutcome {
     /// A row was read.
     Row,
     /// The input has ended.
@@ -106,12 +102,12 @@ pub(crate) enum RowOutcome {
 
 impl Row {
     /// Whether a field has any content, usable or not.
-    pub(crate) fn is_present(&self, slot: usize) -> bool {
+    pub fn is_present(&self, slot: usize) -> bool {
         !matches!(self.fields[slot], RowField::Missing)
     }
 
     /// Returns the text of a field without surrounding blanks.
-    pub(crate) fn text(&self, slot: usize) -> Result<&[u8], Defect> {
+    pub fn text(&self, slot: usize) -> Result<&[u8], Defect> {
         match &self.fields[slot] {
             RowField::Missing => Err(Defect::Missing),
             RowField::Number(_) | RowField::Time(_) => Err(Defect::NotAText),
@@ -123,7 +119,11 @@ impl Row {
         }
     }
 
-    pub(crate) fn number(&self, slot: usize) -> Result<f64, Defect> {
+    /// Returns the number in a column.
+    ///
+    /// # Errors
+    /// [`Defect`]: the column has none.
+    pub fn number(&self, slot: usize) -> Result<f64, Defect> {
         let number = match self.fields[slot] {
             RowField::Number(number) => number,
             RowField::Time(_) => return Err(Defect::NotANumber),
@@ -137,7 +137,7 @@ impl Row {
     }
 
     /// Returns microseconds since 1970.
-    pub(crate) fn time(&self, slot: usize, form: &TimeForm) -> Result<i64, Defect> {
+    pub fn time(&self, slot: usize, form: &TimeForm) -> Result<i64, Defect> {
         let TimeForm { format, zone } = form;
         let time = match (&self.fields[slot], format) {
             (RowField::Time(time), _) => Some(*time),

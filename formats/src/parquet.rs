@@ -39,7 +39,7 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use super::error::{Defect, FormatError};
 use super::io_error;
 use super::row::{FileRows, RECORD_LIMIT, Row, RowField, RowOutcome};
-pub(crate) use disk::RandomAccess;
+pub use disk::RandomAccess;
 use disk::{ColumnPages, PAGE_LIMIT, ParquetFile, ReadFailure};
 use meaning::{ColumnMeaning, find};
 use pages::{CheckedPages, is_within};
@@ -73,7 +73,7 @@ impl Drop for DecodingGuard {
 }
 
 /// The rows of a file.
-pub(crate) struct ParquetRows {
+pub struct ParquetRows {
     path: PathBuf,
     disk: ParquetFile,
     file: ParquetMetaData,
@@ -131,17 +131,13 @@ impl<T: DataType> TypedColumn<T> {
 
 impl ParquetRows {
     /// Continues at a row, from 1, of a row group.
-    pub(crate) fn open(
-        path: &Path,
-        (group, row): (u64, u64),
-        wanted: &[String],
-    ) -> Result<Self, FormatError> {
+    pub fn open(path: &Path, (group, row): (u64, u64), wanted: &[String]) -> Result<Self, FormatError> {
         let file = File::open(path).map_err(|source| io_error(path, source))?;
         Self::of(Arc::new(file), path, (group, row), wanted)
     }
 
     /// Continues at a row, from 1, of a row group of bytes with this name.
-    pub(crate) fn of(
+    pub fn of(
         bytes: Arc<dyn RandomAccess>,
         path: &Path,
         (group, row): (u64, u64),
@@ -180,12 +176,12 @@ impl ParquetRows {
     }
 
     /// Returns the numbers of rows before each row group, and of all rows.
-    pub(crate) fn row_groups(path: &Path) -> Result<Vec<u64>, FormatError> {
+    pub fn row_groups(path: &Path) -> Result<Vec<u64>, FormatError> {
         Self::open(path, (0, 1), &[])?.rows_before_groups()
     }
 
     /// Returns the names of the columns that can be read.
-    pub(crate) fn names(path: &Path) -> Result<Vec<String>, FormatError> {
+    pub fn names(path: &Path) -> Result<Vec<String>, FormatError> {
         let rows = Self::open(path, (0, 1), &[])?;
         let columns = rows.file.file_metadata().schema_descr().columns().iter();
         let names = columns.map(|column| column.path().string());

@@ -5,8 +5,8 @@ use std::io::Write;
 
 use super::schema::{AvroType, Schema, TypeNumber};
 use super::schema::{FieldPlan, RecordPlan};
-use crate::format::error::Defect;
-use crate::format::row::{Row, RowField};
+use crate::error::Defect;
+use crate::row::{Row, RowField};
 
 /// Maximum number of values in a record, including values without bytes, and maximum nesting depth.
 const MAX_STEPS: u32 = 1 << 22;

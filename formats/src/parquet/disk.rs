@@ -31,7 +31,7 @@ const HEADER: usize = 1 << 12;
 const GZIP_RATIO: usize = 1100;
 
 /// Bytes with random access.
-pub(crate) trait RandomAccess: Send + Sync {
+pub trait RandomAccess: Send + Sync {
     /// Number of bytes.
     fn length(&self) -> io::Result<u64>;
 

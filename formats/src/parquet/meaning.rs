@@ -6,7 +6,7 @@ use parquet::basic::{ConvertedType, LogicalType, TimeUnit, Type};
 use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::ColumnDescriptor;
 
-use crate::format::error::FormatError;
+use crate::error::FormatError;
 use crate::spelling::misspelt;
 
 /// How to interpret numbers and bytes of a column.

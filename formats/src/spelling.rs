@@ -2,7 +2,7 @@
 
 /// Returns the known word nearest to `found`, if at most a third of its letters differ, or one of
 /// two letters.
-pub(crate) fn closest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn closest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
     let nearest = known.iter().map(|word| (edit_distance(found, word), *word)).min()?;
     let letters = found.chars().count();
     (nearest.0 < letters && nearest.0 * 3 <= letters.max(3)).then_some(nearest.1)
@@ -16,7 +16,7 @@ pub fn did_you_mean(found: &str, known: &[&str]) -> String {
 /// Returns the header name that `wanted` must mean. They may differ in case and blanks, or in one
 /// letter of three, at most two letters in all. A header may be a row of data by mistake, so
 /// numbers and less similar names are never returned.
-pub(crate) fn misspelt<'a>(wanted: &str, header: &[&'a str]) -> Option<&'a str> {
+pub fn misspelt<'a>(wanted: &str, header: &[&'a str]) -> Option<&'a str> {
     let plain = |name: &str| name.split_whitespace().collect::<String>().to_lowercase();
     let wanted = plain(wanted);
     let limit = (wanted.chars().count() / 3).min(2);

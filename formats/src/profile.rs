@@ -373,7 +373,7 @@ fn offset(time: &[u8]) -> Option<&[u8]> {
 }
 
 /// Returns the names of the columns that can be read.
-pub(crate) fn names(path: &Path, format: Format) -> Result<Vec<String>, FormatError> {
+pub fn names(path: &Path, format: Format) -> Result<Vec<String>, FormatError> {
     match format {
         Format::Csv(delimiter) => Ok(CsvRows::open_all(ByteStream::of_file(path)?, path, delimiter)?.1),
         Format::Parquet => ParquetRows::names(path),

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::*;
-use crate::format::row::TimeForm;
+use crate::row::TimeForm;
 
 const SCHEMA: &str = "message rows {
     REQUIRED DOUBLE double;

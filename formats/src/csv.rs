@@ -75,7 +75,7 @@ impl Delimiter {
 }
 
 /// A CSV file after its header.
-pub(crate) struct CsvRows {
+pub struct CsvRows {
     stream: ByteStream,
     parser: Reader,
     /// The number of fields in the header.
@@ -89,7 +89,7 @@ pub(crate) struct CsvRows {
 
 impl CsvRows {
     /// Reads the header of `stream` and finds the wanted columns in it.
-    pub(crate) fn open(
+    pub fn open(
         stream: ByteStream,
         path: &Path,
         delimiter: Delimiter,
@@ -100,7 +100,7 @@ impl CsvRows {
     }
 
     /// Reads the header of `stream` and takes all its columns.
-    pub(crate) fn open_all(
+    pub fn open_all(
         stream: ByteStream,
         path: &Path,
         delimiter: Delimiter,
@@ -139,20 +139,20 @@ impl CsvRows {
     }
 
     /// Continues in `stream`, which is the same file at another position, in line `line`.
-    pub(crate) fn resume(mut self, stream: ByteStream, line: u64) -> Self {
+    pub fn resume(mut self, stream: ByteStream, line: u64) -> Self {
         self.stream = stream;
         self.parser.set_line(line);
         self
     }
 
     /// Continues in `stream`, and discards the state of the parser.
-    pub(crate) fn begin(&mut self, stream: ByteStream) {
+    pub fn begin(&mut self, stream: ByteStream) {
         self.parser.reset();
         self.stream = stream;
     }
 
     /// Returns whether only line ends remain.
-    pub(crate) fn is_at_end(&mut self) -> bool {
+    pub fn is_at_end(&mut self) -> bool {
         self.skip_line_ends().is_ok() && self.stream.fill_buf().is_ok_and(<[u8]>::is_empty)
     }
 
@@ -230,7 +230,7 @@ impl FileRows for CsvRows {
 }
 
 /// Returns the header row with these column names.
-pub(crate) fn header_row(names: &[String], delimiter: Delimiter) -> Vec<u8> {
+pub fn header_row(names: &[String], delimiter: Delimiter) -> Vec<u8> {
     let quoted = |name: &String| format!("\"{}\"", name.replace('"', "\"\""));
     let names: Vec<String> = names.iter().map(quoted).collect();
     (names.join(&char::from(delimiter.byte()).to_string()) + "\n").into_bytes()

@@ -62,7 +62,7 @@ fn every_type_is_read() {
     assert_eq!(row.number(0), Ok(1.5));
     assert_eq!((row.number(1), row.text(1)), (Ok(150.0), Ok(&b"150"[..])));
     assert_eq!(row.text(2), Ok(&b"B6"[..]));
-    assert_eq!(row.time(3, &crate::format::row::TimeForm::UTC), Ok(1_357_016_400_000_000));
+    assert_eq!(row.time(3, &crate::row::TimeForm::UTC), Ok(1_357_016_400_000_000));
     assert_eq!(row.number(4), Ok(-2.0));
     assert_eq!(row.text(5), Ok(&b"JFK"[..]));
     assert_eq!(row.text(6), Err(Defect::Missing), "the structure is null");
@@ -184,7 +184,7 @@ fn records_of_fastavro_are_read() {
                 serde_json::Value::Null => assert_eq!(row.text(slot), Err(Defect::Missing), "{name}"),
                 serde_json::Value::String(text) => assert_eq!(row.text(slot), Ok(text.as_bytes()), "{name}"),
                 time if ["arrival", "seen", "born"].contains(&name.as_str()) => {
-                    let found = row.time(slot, &crate::format::row::TimeForm::UTC);
+                    let found = row.time(slot, &crate::row::TimeForm::UTC);
                     assert_eq!(found.ok(), time.as_i64(), "{name}");
                 }
                 number => assert_eq!(row.number(slot).ok(), number.as_f64(), "{name}"),

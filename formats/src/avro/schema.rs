@@ -14,19 +14,26 @@ const LARGEST_FIXED: u64 = 1 << 20;
 
 /// Reasons why a schema can't be used.
 #[derive(Debug, Error)]
-pub(crate) enum SchemaError {
+pub enum SchemaError {
+    /// Its text is not JSON.
     #[error("the schema is not JSON")]
     NotJson,
+    /// Its type is not a record.
     #[error("the schema is not a record")]
     NotARecord,
+    /// A part that every schema of its type has is absent.
     #[error("the schema lacks {0}")]
     Lacks(&'static str),
+    /// A type is named and nowhere defined.
     #[error("the schema names an unknown type {0:?}")]
     UnknownType(String),
+    /// Two types have one name.
     #[error("the schema defines {0:?} twice")]
     Twice(String),
+    /// It would take too much memory.
     #[error("the schema has more than {MAX_TYPES} types")]
     TooManyTypes,
+    /// A value of a fixed type would take too much memory.
     #[error("a fixed type is larger than {LARGEST_FIXED} bytes")]
     TooLarge,
 }

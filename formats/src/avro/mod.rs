@@ -20,27 +20,27 @@ use super::row::{Row, RowField};
 use schema::RecordPlan;
 use value::ValueReader;
 
-pub(crate) use schema::SchemaError;
+pub use schema::SchemaError;
 
 /// Largest number of schemas that are kept.
 const MAX_SCHEMAS: usize = 1024;
 
 /// Splits a message of a schema registry into the number of its schema and its content.
-pub(crate) fn framed(message: &[u8]) -> Option<(u32, &[u8])> {
+pub fn framed(message: &[u8]) -> Option<(u32, &[u8])> {
     let (&[magic, a, b, c, d], content) = message.split_first_chunk()?;
     (magic == 0).then_some((u32::from_be_bytes([a, b, c, d]), content))
 }
 
 /// Reads the wanted columns of records whose schemas are known.
 #[derive(Default)]
-pub(crate) struct AvroRecords {
+pub struct AvroRecords {
     /// How to read the records of a schema; `None` if it can't be used.
     plans: HashMap<u32, Option<RecordPlan>>,
 }
 
 impl AvroRecords {
     /// Returns the number of a message's schema if it has not been learnt yet.
-    pub(crate) fn unknown_schema(&self, message: &[u8]) -> Option<u32> {
+    pub fn unknown_schema(&self, message: &[u8]) -> Option<u32> {
         let (number, _) = framed(message)?;
         (!self.plans.contains_key(&number)).then_some(number)
     }
@@ -50,12 +50,7 @@ impl AvroRecords {
     ///
     /// # Errors
     /// Reason why it can't be used. Records with this number are then unusable.
-    pub(crate) fn learn(
-        &mut self,
-        number: u32,
-        texts: &[String],
-        wanted: &[String],
-    ) -> Result<(), SchemaError> {
+    pub fn learn(&mut self, number: u32, texts: &[String], wanted: &[String]) -> Result<(), SchemaError> {
         if self.plans.len() >= MAX_SCHEMAS {
             self.plans.clear();
         }
@@ -66,7 +61,7 @@ impl AvroRecords {
     }
 
     /// Reads a message into a row.
-    pub(crate) fn read(&self, message: &[u8], wanted: &[String], row: &mut Row) {
+    pub fn read(&self, message: &[u8], wanted: &[String], row: &mut Row) {
         row.text.clear();
         row.fields.clear();
         row.fields.resize(wanted.len(), RowField::Missing);

@@ -13,16 +13,17 @@ use super::row::{FileRows, Row, RowField, RowOutcome};
 
 /// The format of the rows of a source, and the columns to read.
 #[derive(Clone, Debug)]
-pub(crate) struct RowLayout {
-    pub(crate) format: Format,
+pub struct RowLayout {
+    /// How a row is written.
+    pub format: Format,
     /// The header row of a CSV stream that has none of its own.
-    pub(crate) header: Option<Vec<u8>>,
+    pub header: Option<Vec<u8>>,
     /// The columns of a row.
-    pub(crate) wanted: Vec<String>,
+    pub wanted: Vec<String>,
 }
 
 /// Reads the wanted columns of an entry.
-pub(crate) struct EntryParser {
+pub struct EntryParser {
     /// The columns of a row.
     wanted: Vec<String>,
     text: EntryFormat,
@@ -39,7 +40,7 @@ enum EntryFormat {
 impl EntryParser {
     /// # Errors
     /// [`FormatError::NoColumn`] if the pipeline's own header lacks a column.
-    pub(crate) fn new(shape: &RowLayout, name: &Path) -> Result<Self, FormatError> {
+    pub fn new(shape: &RowLayout, name: &Path) -> Result<Self, FormatError> {
         let text = match (shape.format, &shape.header) {
             (Format::Csv(delimiter), Some(header)) => {
                 let header = ByteStream::new(Cursor::new(header.clone()), 0);
@@ -53,12 +54,12 @@ impl EntryParser {
     }
 
     /// The columns of a row.
-    pub(crate) fn wanted(&self) -> &[String] {
+    pub fn wanted(&self) -> &[String] {
         &self.wanted
     }
 
     /// Reads a record into a row.
-    pub(crate) fn read(&mut self, text: &[u8], row: &mut Row) {
+    pub fn read(&mut self, text: &[u8], row: &mut Row) {
         match &mut self.text {
             EntryFormat::Line(rows) => rows.read_alone(text, row),
             EntryFormat::Avro(records) => records.read(text, &self.wanted, row),
@@ -67,14 +68,12 @@ impl EntryParser {
     }
 
     /// Whether records have schemas that must be learnt.
-    #[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "only Kafka has such messages"))]
-    pub(crate) fn has_schemas(&self) -> bool {
+    pub fn has_schemas(&self) -> bool {
         matches!(self.text, EntryFormat::Avro(_))
     }
 
     /// Returns the number of the schema that must be learnt before this record is read.
-    #[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "only Kafka has such messages"))]
-    pub(crate) fn unknown_schema(&self, text: &[u8]) -> Option<u32> {
+    pub fn unknown_schema(&self, text: &[u8]) -> Option<u32> {
         match &self.text {
             EntryFormat::Avro(records) => records.unknown_schema(text),
             _ => None,
@@ -85,8 +84,7 @@ impl EntryParser {
     ///
     /// # Errors
     /// [`SchemaError`]: the reason why its records can't be used.
-    #[cfg_attr(not(feature = "kafka"), allow(dead_code, reason = "only Kafka has such messages"))]
-    pub(crate) fn learn(&mut self, number: u32, texts: &[String]) -> Result<(), SchemaError> {
+    pub fn learn(&mut self, number: u32, texts: &[String]) -> Result<(), SchemaError> {
         match &mut self.text {
             EntryFormat::Avro(records) => records.learn(number, texts, &self.wanted),
             _ => Ok(()),
@@ -94,7 +92,7 @@ impl EntryParser {
     }
 
     /// Makes the row of an entry that can't be used.
-    pub(crate) fn refuse(&self, defect: Defect, row: &mut Row) {
+    pub fn refuse(&self, defect: Defect, row: &mut Row) {
         row.fields.clear();
         row.fields.resize(self.wanted.len(), RowField::Missing);
         row.defect = Some(defect);

@@ -25,8 +25,10 @@ const REMEDY: &str = "get the file again";
 
 /// Compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Packing {
+pub enum Packing {
+    /// RFC 1952.
     Gzip,
+    /// RFC 8878.
     Zstd,
 }
 
@@ -81,7 +83,7 @@ impl Packing {
     ///
     /// # Errors
     /// If the file can't be read, or its suffix does not match its first bytes.
-    pub(crate) fn of(path: &Path) -> Result<Option<Self>, FormatError> {
+    pub fn of(path: &Path) -> Result<Option<Self>, FormatError> {
         let read = |source| io_error(path, source);
         // The bytes of a named pipe can be read only once.
         if !path.metadata().map_err(read)?.is_file() {
@@ -104,7 +106,7 @@ impl Packing {
     }
 
     /// Opens a file that is packed in this way.
-    pub(crate) fn open(self, path: &Path) -> Result<UnpackedStream, FormatError> {
+    pub fn open(self, path: &Path) -> Result<UnpackedStream, FormatError> {
         let file = File::open(path).map_err(|source| io_error(path, source))?;
         Ok(self.unpack(path, ByteStream::new(file, 0)))
     }
@@ -150,14 +152,14 @@ impl ForeignPacking {
 }
 
 /// Returns the name of a file without the suffix of its packing.
-pub(crate) fn unpacked_name(path: &Path) -> &Path {
+pub fn unpacked_name(path: &Path) -> &Path {
     let is_foreign = FOREIGN.iter().any(|foreign| path.extension() == Some(OsStr::new(foreign.suffix)));
     let is_packed = is_foreign || Packing::of_name(path).is_some();
     path.file_stem().map(Path::new).filter(|_| is_packed).unwrap_or(path)
 }
 
 /// The unpacked bytes of a file. An error of reading them contains a [`FormatError`].
-pub(crate) struct UnpackedStream {
+pub struct UnpackedStream {
     path: PathBuf,
     packing: Packing,
     decoder: Unpacker,
@@ -172,7 +174,7 @@ enum Unpacker {
 
 impl UnpackedStream {
     /// Unpacks the file to its end, which checks its checksums.
-    pub(crate) fn verify(mut self) -> Result<(), FormatError> {
+    pub fn verify(mut self) -> Result<(), FormatError> {
         let copied = io::copy(&mut self, &mut io::sink());
         copied.map(drop).map_err(|source| io_error(&self.path, source))
     }
@@ -286,7 +288,7 @@ fn skip_zeros(input: &mut ByteStream) -> io::Result<bool> {
 }
 
 /// Bytes of a pipe, which are unpacked if they begin like packed ones.
-pub(crate) struct PipedBytes {
+pub struct PipedBytes {
     name: PathBuf,
     /// The pipe, before its first byte is read.
     pipe: Option<Box<dyn Read + Send>>,
@@ -294,7 +296,8 @@ pub(crate) struct PipedBytes {
 }
 
 impl PipedBytes {
-    pub(crate) fn new(pipe: impl Read + Send + 'static, name: &Path) -> Self {
+    /// Takes a pipe, and reads nothing yet. `name` is for messages.
+    pub fn new(pipe: impl Read + Send + 'static, name: &Path) -> Self {
         let pipe: Box<dyn Read + Send> = Box::new(RetryingReader(pipe));
         PipedBytes { name: name.into(), pipe: Some(pipe), bytes: Box::new(io::empty()) }
     }
@@ -432,15 +435,14 @@ impl Read for ZstdFrames {
     }
 }
 
-#[cfg(test)]
 impl Packing {
-    /// Packs each part as a separate member or frame.
-    pub(crate) fn pack(self, parts: &[&[u8]]) -> Vec<u8> {
+    /// Packs each part as a separate member or frame: input for tests.
+    pub fn pack(self, parts: &[&[u8]]) -> Vec<u8> {
         let pack = |part: &&[u8]| match self {
             Packing::Gzip => {
                 let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-                io::Write::write_all(&mut encoder, part).unwrap();
-                encoder.finish().unwrap()
+                io::Write::write_all(&mut encoder, part).expect("memory takes every byte");
+                encoder.finish().expect("memory takes every byte")
             }
             Packing::Zstd => {
                 use ruzstd::encoding::{CompressionLevel, compress_to_vec};

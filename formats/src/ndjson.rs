@@ -12,7 +12,7 @@ use super::row::{FileRows, RECORD_LIMIT, Row, RowField, RowOutcome};
 use super::{BYTE_ORDER_MARK, ByteStream};
 
 /// An NDJSON file.
-pub(crate) struct NdjsonRows {
+pub struct NdjsonRows {
     stream: ByteStream,
     wanted: Vec<String>,
     text: Vec<u8>,
@@ -22,7 +22,7 @@ pub(crate) struct NdjsonRows {
 
 impl NdjsonRows {
     /// Continues in `stream`, whose first line is `line`.
-    pub(crate) fn open(stream: ByteStream, line: u64, wanted: &[String]) -> Self {
+    pub fn open(stream: ByteStream, line: u64, wanted: &[String]) -> Self {
         NdjsonRows { stream, wanted: wanted.into(), text: Vec::new(), line: line - 1 }
     }
 
@@ -77,7 +77,7 @@ impl FileRows for NdjsonRows {
 const NAMED_ROWS: usize = 1000;
 
 /// Returns the names of the fields in the first rows, in their order.
-pub(crate) fn names_of(stream: ByteStream) -> io::Result<Vec<String>> {
+pub fn names_of(stream: ByteStream) -> io::Result<Vec<String>> {
     let mut rows = NdjsonRows::open(stream, 1, &[]);
     let mut names: Vec<String> = Vec::new();
     for _ in 0..NAMED_ROWS {
@@ -111,7 +111,7 @@ fn inside<'a>(name: &'a str, object: &str) -> Option<&'a str> {
 }
 
 /// Reads one object into a row.
-pub(crate) fn read_object(text: &[u8], wanted: &[String], row: &mut Row) {
+pub fn read_object(text: &[u8], wanted: &[String], row: &mut Row) {
     row.text.clear();
     row.fields.clear();
     row.fields.resize(wanted.len(), RowField::Missing);

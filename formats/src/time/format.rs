@@ -25,7 +25,7 @@ impl TimeFormat {
     /// least a date.
     ///
     /// ```
-    /// # use hushflow::time::TimeFormat;
+    /// # use hushflow_formats::time::TimeFormat;
     /// assert_eq!(TimeFormat::parse("milliseconds"), Some(TimeFormat::SinceEpoch(1000)));
     /// assert!(TimeFormat::parse("%d.%m.%Y %H:%M").is_some());
     /// assert_eq!(TimeFormat::parse("%H:%M"), None);
@@ -60,7 +60,7 @@ impl TimeFormat {
     }
 
     /// Returns microseconds since 1970. A time without an offset is local time in the zone.
-    pub(crate) fn read(&self, text: &[u8], zone: &TimeZone) -> Option<i64> {
+    pub fn read(&self, text: &[u8], zone: &TimeZone) -> Option<i64> {
         match self {
             TimeFormat::SinceEpoch(units) => {
                 let text = std::str::from_utf8(text).ok()?;
@@ -93,7 +93,7 @@ impl TimeFormat {
     }
 
     /// Returns microseconds since 1970 of a number.
-    pub(crate) fn of_number(&self, number: f64) -> Option<i64> {
+    pub fn of_number(&self, number: f64) -> Option<i64> {
         let TimeFormat::SinceEpoch(units) = self else { return None };
         let scaled = number * MICROS_PER_SECOND as f64;
         (scaled.abs() < i128::MAX as f64 / 2.0).then(|| micros(scaled as i128, *units)).flatten()

@@ -9,11 +9,11 @@ use super::row::RECORD_LIMIT;
 use super::{Delimiter, Format};
 
 /// Follows a stream from its first byte.
-pub(crate) struct Framing {
+pub struct Framing {
     grammar: FramingTable,
     state: FramingState,
     /// Number of completed records.
-    pub(crate) records: u64,
+    pub records: u64,
     /// The line of the next byte, from 1.
     line: u64,
     /// The line where the current record began.
@@ -163,7 +163,8 @@ const fn classes(first: &[u8], second: &[u8], ends: &[u8]) -> [u8; 256] {
 }
 
 impl Framing {
-    pub(crate) fn new(format: Format) -> Self {
+    /// Begins before the first byte of a stream.
+    pub fn new(format: Format) -> Self {
         let grammar = match format {
             Format::Csv(delimiter) => csv(delimiter),
             Format::Ndjson | Format::Fields | Format::Parquet | Format::Avro => NDJSON,
@@ -172,7 +173,7 @@ impl Framing {
     }
 
     /// Reads to the end of the first record; returns the number of bytes if it ends in `bytes`.
-    pub(crate) fn first_end(&mut self, bytes: &[u8]) -> Option<usize> {
+    pub fn first_end(&mut self, bytes: &[u8]) -> Option<usize> {
         let records = self.records;
         let end = self.read(bytes, records + 1);
         (self.records > records).then_some(end)
@@ -180,7 +181,7 @@ impl Framing {
 
     /// Reads `bytes`, but stops at a record that is too long. Returns the number of bytes up to the
     /// last boundary between two records; blanks before a record belong to it.
-    pub(crate) fn last_end(&mut self, bytes: &[u8]) -> usize {
+    pub fn last_end(&mut self, bytes: &[u8]) -> usize {
         let (mut at, mut end) = (0, 0);
         for block in bytes.chunks(BLOCK) {
             let last = match self.read_plain(block) {
@@ -216,23 +217,23 @@ impl Framing {
 
     /// Returns whether the current record, or a line of blanks, is longer than any reader accepts.
     /// Line ends before a record do not count, so any number of blank lines may come.
-    pub(crate) fn is_too_long(&self) -> bool {
+    pub fn is_too_long(&self) -> bool {
         self.length > RECORD_LIMIT
     }
 
     /// Ends the stream, and with it the current record.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         self.records += u64::from(!self.is_between());
         (self.state, self.length) = (Between, 0);
     }
 
     /// Returns whether no record is being read.
-    pub(crate) fn is_between(&self) -> bool {
+    pub fn is_between(&self) -> bool {
         self.state == Between
     }
 
     /// Returns the line where the current record began.
-    pub(crate) fn record_line(&self) -> u64 {
+    pub fn record_line(&self) -> u64 {
         self.began
     }
 

@@ -10,14 +10,14 @@ use jiff::{Span, Timestamp};
 use super::{micros, parse_duration, parse_span, time_zone, zoned};
 
 /// Maximum number of epochs of a calendar.
-pub(crate) const LONGEST: u64 = 1 << 20;
+pub const LONGEST: u64 = 1 << 20;
 
 /// Microseconds in an hour.
 const HOUR: i64 = 3_600_000_000;
 
 /// Length of an epoch in a time zone.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum EpochLength {
+pub enum EpochLength {
     /// Days, weeks, months or years of the calendar.
     Calendar(Span),
     /// Microseconds.
@@ -27,7 +27,7 @@ pub(crate) enum EpochLength {
 impl EpochLength {
     /// Parses `1 day`, `2 weeks`, `month` or `1 year` as lengths of the calendar, and anything else
     /// as a duration.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let span = parse_span(text)?;
         let units = [
             i64::from(span.get_years()),
@@ -48,23 +48,26 @@ impl EpochLength {
         }
     }
 
-    pub(crate) fn is_weeks(self) -> bool {
+    /// Whether the length is a number of weeks.
+    pub fn is_weeks(self) -> bool {
         matches!(self, Self::Calendar(span) if span.get_weeks() > 0)
     }
 }
 
 /// The start of epoch 1, in local time.
-pub(crate) struct LocalStart(DateTime);
+pub struct LocalStart(DateTime);
 
 impl LocalStart {
-    pub(crate) fn parse(text: &str, zone: &TimeZone) -> Option<Self> {
+    /// Parses a time, in the zone where it has no offset.
+    pub fn parse(text: &str, zone: &TimeZone) -> Option<Self> {
         match text.parse::<Timestamp>() {
             Ok(_) => zoned(text, zone).map(|zoned| LocalStart(zoned.datetime())),
             Err(_) => text.parse().ok().map(LocalStart),
         }
     }
 
-    pub(crate) fn weekday(&self) -> Weekday {
+    /// Returns its day of the week.
+    pub fn weekday(&self) -> Weekday {
         self.0.weekday()
     }
 }
@@ -74,7 +77,7 @@ impl LocalStart {
 /// with a full hour.
 ///
 /// ```
-/// # use hushflow::time::{epochs_over, parse_time};
+/// # use hushflow_formats::time::{epochs_over, parse_time};
 /// let times = ["2013-01-15T10:17Z", "2013-03-01T00:00Z"];
 /// let [first, last] = times.map(|text| parse_time(text).unwrap());
 /// assert_eq!(epochs_over((first, last), "1 month", "UTC"), Some(("2013-01-01".into(), 3)));
@@ -127,7 +130,7 @@ pub fn epochs_over((first, last): (i64, i64), length: &str, zone: &str) -> Optio
 }
 
 /// Returns the calendar of `horizon` epochs, or why there is none.
-pub(crate) fn calendar(
+pub fn calendar(
     name: &str,
     zone: &TimeZone,
     start: &LocalStart,

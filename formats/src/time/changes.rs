@@ -12,7 +12,7 @@ const LONGEST: i64 = 24 * 3_600_000_000;
 
 /// Effect of a change of the clocks on a local time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ClockChange {
+pub enum ClockChange {
     /// It does not exist. It is read as the time that is later by the length of the change.
     Skipped,
     /// It comes twice, and is read as the first of both.
@@ -20,7 +20,7 @@ pub(crate) enum ClockChange {
 }
 
 /// Finds local times of a zone at which its clocks change.
-pub(crate) struct ClockChanges {
+pub struct ClockChanges {
     zone: TimeZone,
     /// Range of microseconds since 1970 without a change nearby, so that the texts of these times
     /// need not be read.
@@ -29,13 +29,13 @@ pub(crate) struct ClockChanges {
 
 impl ClockChanges {
     /// Finds the changes of a zone; `None` for UTC, which has no changes.
-    pub(crate) fn of(zone: &TimeZone) -> Option<Self> {
+    pub fn of(zone: &TimeZone) -> Option<Self> {
         (*zone != TimeZone::UTC).then(|| ClockChanges { zone: zone.clone(), far: 0..0 })
     }
 
     /// Returns the effect of a change on the local time from which `time` was read. `None` if there
     /// is no effect, or if the text had an offset.
-    pub(crate) fn at(&mut self, time: i64, local: impl FnOnce() -> Option<DateTime>) -> Option<ClockChange> {
+    pub fn at(&mut self, time: i64, local: impl FnOnce() -> Option<DateTime>) -> Option<ClockChange> {
         if self.far.contains(&time) {
             return None;
         }
