@@ -1,5 +1,15 @@
-//! Data of the tests: reference settings with known results, simulated moments, and values as text.
+//! Data and statistics of the tests: reference settings with known results, simulated moments,
+//! values as text, and checks of frequencies.
+//!
+//! A check of frequencies fails by chance with a probability of at most [`FALSE_ALARM`], by bounds
+//! that hold for any number of draws.
+//!
+//! - **Counts of several outcomes.** Let p̂ be the shares of k outcomes among n draws from p. Then
+//!   `P(n·KL(p̂‖p) ≥ x) ≤ e^(−x) (e·x/(k − 1))^(k − 1)` for x > k − 1 (Agrawal, "Finite-sample
+//!   concentration of the multinomial in relative entropy", 2020, Theorem 1.2).
+//! - **Counts of one event.** The bounds of Clopper & Pearson, from [`Count`].
 
+use crate::audit::bound::Count;
 use crate::estimate::debias::MomentNoise;
 use crate::moments::{Layout, SecondMoment};
 use crate::strategy::{Strategy, build};
@@ -12,8 +22,36 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::f64::consts::SQRT_2;
 use std::fmt::{Debug, Display};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::Arc;
+
+/// Probability that a check of frequencies fails by chance.
+pub(crate) const FALSE_ALARM: f64 = 1e-8;
+
+/// Asserts that independent draws, counted by outcome, may come from these probabilities.
+#[track_caller]
+pub(crate) fn assert_drawn_from(counts: &[u64], probabilities: &[f64]) {
+    assert_eq!(counts.len(), probabilities.len());
+    let draws = counts.iter().sum::<u64>() as f64;
+    let term = |(&count, &probability): (&u64, &f64)| match count {
+        0 => 0.0,
+        count => count as f64 * (count as f64 / (draws * probability)).ln(),
+    };
+    let divergence: f64 = counts.iter().zip(probabilities).map(term).sum();
+    let freedom = counts.len() as f64 - 1.0;
+    let log_tail = freedom - divergence + freedom * (divergence / freedom).ln();
+    let is_likely = divergence <= freedom || log_tail > FALSE_ALARM.ln();
+    assert!(is_likely, "n·KL is {divergence} for {freedom} degrees of freedom: {counts:?}");
+}
+
+/// Asserts that the probability of a counted event may lie in a range.
+#[track_caller]
+pub(crate) fn assert_share(found: Count, wanted: RangeInclusive<f64>) {
+    let possible = found.at_least(FALSE_ALARM)..=found.at_most(FALSE_ALARM);
+    let meets = possible.start() <= wanted.end() && possible.end() >= wanted.start();
+    assert!(meets && found.trials > 0, "{found:?} allows {possible:?}, expected one of {wanted:?}");
+}
 
 /// Asserts that a value written as text is read back from text and from JSON.
 pub(crate) fn assert_read_back<T>(text: &str)

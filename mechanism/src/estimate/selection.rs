@@ -166,7 +166,8 @@ fn upper_tail(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reference::normal;
+    use crate::audit::bound::Count;
+    use crate::reference::{assert_share, normal};
     use chacha20::ChaCha8Rng;
     use rand::SeedableRng;
 
@@ -190,15 +191,14 @@ mod tests {
 
     /// The estimate is the selecting number, or shares noise with it. Given the selection, each
     /// side misses the truth at the rate of its tail, at every distance of the truth from the
-    /// threshold. The tolerance is 5.2 standard errors, so each comparison has a false-alarm
-    /// probability below 10⁻⁶. In one setting the plain interval nearly always misses.
+    /// threshold. In one setting the plain interval nearly always misses.
     #[test]
     fn selected_estimates_cover_at_their_level() {
         let mut random = ChaCha8Rng::seed_from_u64(4);
         for correlation in [1.0f64, 0.6, -0.9] {
             for (distance, range) in [(0.0, 4.0), (-2.0, 4.0), (3.0, f64::INFINITY), (-1.5, f64::INFINITY)] {
-                let (mut shown, mut held, mut plain) = (0.0, 0.0, 0.0);
-                while shown < 4_000.0 {
+                let (mut sides, mut plain) = ([Count::default(); 2], Count::default());
+                while plain.trials < 4_000 {
                     let (t, other) = (normal(&mut random), normal(&mut random));
                     let number =
                         distance + correlation * t + (1.0 - correlation * correlation).sqrt() * other;
@@ -207,14 +207,13 @@ mod tests {
                     }
                     let selection = Selection::by_range(number, (0.0, range), 1.0, correlation);
                     let (down, up) = conditional_quantiles(0.025, &[selection]);
-                    shown += 1.0;
-                    held += f64::from(u8::from(-up <= t && t <= down));
-                    plain += f64::from(u8::from(t.abs() <= 1.96));
+                    sides[0].add(t <= down);
+                    sides[1].add(-up <= t);
+                    plain.add(t.abs() <= 1.96);
                 }
-                let (share, error) = (held / shown, 5.2 * (0.95 * 0.05 / shown).sqrt());
-                assert!((share - 0.95).abs() < error, "{correlation} {distance} {range}: {share}");
+                sides.into_iter().for_each(|held| assert_share(held, 0.975..=0.975));
                 if correlation == 1.0 && distance == -2.0 {
-                    assert!(plain / shown < 0.1, "{plain}");
+                    assert!(plain.hits * 10 < plain.trials, "{plain:?}");
                 }
             }
         }

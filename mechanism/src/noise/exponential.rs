@@ -241,12 +241,13 @@ fn coin<R: CryptoRng + ?Sized>(numerator: u128, denominator: u128, rng: &mut R) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::audit::bound::Count;
+    use crate::reference::{assert_drawn_from, assert_share};
     use chacha20::ChaCha20Rng;
     use rand::{Rng, SeedableRng};
 
-    /// Binomial(100000, e^−ratio) within six standard deviations: a false alarm below 10⁻⁷ each.
-    /// The exact comparison is also tested alone, with a hundredth of the trials: a false alarm
-    /// below 10⁻⁴ each. The seeds are fixed.
+    /// Coins fall with probability e^−ratio. The exact comparison is also tested alone, with a
+    /// hundredth of the trials. The seeds are fixed.
     #[test]
     fn coins_have_their_exact_probability() {
         let check = |numerator: u32, denominator: u32, seed| {
@@ -254,14 +255,13 @@ mod tests {
             let exactly = || (BigUint::from(numerator), BigUint::from(denominator));
             let ratio = f64::from(numerator) / f64::from(denominator);
             let probability = (-ratio).exp();
-            let near = |falls: usize, draws: f64| {
-                let deviation = (probability * (1.0 - probability) / draws).sqrt();
-                let z = (falls as f64 / draws - probability) / deviation.max(1e-12);
-                assert!(z.abs() < 6.0, "exp(-{numerator}/{denominator}): z = {z}");
-            };
-            near((0..100_000).filter(|_| bernoulli_exponential(ratio, exactly, &mut rng)).count(), 1e5);
+            let (mut found, mut found_exactly) = (Count::default(), Count::default());
+            (0..100_000).for_each(|_| found.add(bernoulli_exponential(ratio, exactly, &mut rng)));
             let words: Vec<u64> = (0..1000).map(|_| rng.next_u64()).collect();
-            near(words.iter().filter(|word| is_below_exponential(**word, exactly(), &mut rng)).count(), 1e3);
+            words.iter().for_each(|&word| found_exactly.add(is_below_exponential(word, exactly(), &mut rng)));
+            for found in [found, found_exactly] {
+                assert_share(found, probability..=probability);
+            }
         };
         check(1, 3, 1);
         check(1, 1, 2);
@@ -299,13 +299,12 @@ mod tests {
             let scaled = BigUint::from(1u32) << p;
             (&scaled / 3u32, scaled / 3u32 + 1u32)
         };
-        let mut below = 0;
+        let mut below = Count::default();
         for _ in 0..1000 {
-            below += LazyUniform::beginning_with(0x5555_5555_5555_5555).is_below(third, &mut rng) as u32;
+            below.add(LazyUniform::beginning_with(0x5555_5555_5555_5555).is_below(third, &mut rng));
         }
-        // Given these first bits, the rest is below with probability one third; ±6 standard
-        // deviations.
-        assert!((244..=423).contains(&below), "{below}");
+        // Given these first bits, the rest is below with probability one third.
+        assert_share(below, 1.0 / 3.0..=1.0 / 3.0);
         assert!(LazyUniform::beginning_with(0x5555_5555_5555_5554).is_below(third, &mut rng));
         assert!(!LazyUniform::beginning_with(0x5555_5555_5555_5556).is_below(third, &mut rng));
     }
@@ -313,16 +312,15 @@ mod tests {
     #[test]
     fn equal_words_are_decided_by_later_ones() {
         let mut rng = ChaCha20Rng::seed_from_u64(2);
-        let mut greater = 0;
+        let mut greater = Count::default();
         for _ in 0..1000 {
             let mut a = LazyUniform::beginning_with(7);
             let mut b = LazyUniform::beginning_with(7);
             let first = a.exceeds(&mut b, &mut rng);
             assert_eq!(first, !b.exceeds(&mut a, &mut rng), "the order is kept once drawn");
-            greater += first as u32;
+            greater.add(first);
         }
-        // Binomial(1000, 1/2), ±6 standard deviations.
-        assert!((405..=595).contains(&greater), "{greater}");
+        assert_share(greater, 0.5..=0.5);
     }
 
     /// Returns the probability of x at scale t.
@@ -331,48 +329,40 @@ mod tests {
         (1.0 - ratio) / (1.0 + ratio) * ratio.powf(x.unsigned_abs() as f64)
     }
 
-    /// Chi-squared of 100,000 draws against the exact probabilities, cells of at least 20 expected
-    /// draws, at six standard deviations: a false alarm below 3·10⁻⁵ for each scale. The seeds are
-    /// fixed.
+    /// Counts a million draws. The last cell holds all that are farther from 0.
     #[test]
     fn small_scales_have_the_exact_probabilities() {
         for (t, seed) in [(1u32, 1u64), (2, 2), (5, 3), (13, 4)] {
             let laplace = DiscreteLaplace::at_least(f64::from(t)).unwrap();
             let mut rng = ChaCha20Rng::seed_from_u64(seed);
-            let draws = 100_000;
-            let mut counts = std::collections::BTreeMap::new();
-            for _ in 0..draws {
-                *counts.entry(laplace.sample(&mut rng)).or_insert(0u32) += 1;
+            let reach = 8 * i128::from(t);
+            let mut probabilities: Vec<f64> =
+                (-reach..=reach).map(|x| probability(x, f64::from(t))).collect();
+            let mut counts = vec![0; probabilities.len() + 1];
+            probabilities.push(1.0 - probabilities.iter().sum::<f64>());
+            for _ in 0..1_000_000 {
+                let at = usize::try_from(laplace.sample(&mut rng) + reach).unwrap_or(usize::MAX);
+                counts[at.min(probabilities.len() - 1)] += 1;
             }
-            let reach = (0..).find(|&x| f64::from(draws) * probability(x, f64::from(t)) < 20.0).unwrap();
-            let (mut chi_squared, mut degrees, mut inside, mut expected_inside) = (0.0, 0.0, 0, 0.0);
-            for x in -reach + 1..reach {
-                let (found, expected) =
-                    (counts.get(&x).copied().unwrap_or(0), f64::from(draws) * probability(x, f64::from(t)));
-                chi_squared += (f64::from(found) - expected).powi(2) / expected;
-                (inside, expected_inside) = (inside + found, expected_inside + expected);
-                degrees += 1.0;
-            }
-            let tail = f64::from(draws) - expected_inside;
-            chi_squared += (f64::from(draws - inside) - tail).powi(2) / tail;
-            let z = (chi_squared - degrees) / f64::sqrt(2.0 * degrees);
-            assert!(z.abs() < 6.0, "t = {t}: z = {z}");
+            assert_drawn_from(&counts, &probabilities);
         }
     }
 
-    /// The magnitude divided by t is nearly exponential. Its mean over 20,000 draws and the share
-    /// of signs are within six standard deviations.
+    /// The magnitude divided by t is nearly exponential, and its sign a fair coin. The mean of n
+    /// magnitudes is above `1 + 2√(x/n)` or below `1 − 2√(x/n)` with a probability below `2e^(−x)`
+    /// for x ≤ n/8 (Cramér and Chernoff): below 10⁻⁸ for x = 20. The seeds are fixed.
     #[test]
     fn large_scales_are_exponential_and_symmetric() {
         for (t, seed) in [(2_f64.powi(40), 5u64), (2_f64.powi(99), 6)] {
             let laplace = DiscreteLaplace::at_least(t).unwrap();
             let mut rng = ChaCha20Rng::seed_from_u64(seed);
             let draws: Vec<f64> = (0..20_000).map(|_| laplace.sample(&mut rng) as f64 / t).collect();
-            let root = (draws.len() as f64).sqrt();
-            let mean = draws.iter().map(|x| x.abs()).sum::<f64>() / draws.len() as f64;
-            let sign = draws.iter().map(|x| x.signum()).sum::<f64>() / draws.len() as f64;
-            assert!((mean - 1.0).abs() * root < 6.0, "mean {mean}");
-            assert!(sign.abs() * root < 6.0, "sign {sign}");
+            let number = draws.len() as f64;
+            let mean = draws.iter().map(|x| x.abs()).sum::<f64>() / number;
+            assert!((mean - 1.0).abs() < 2.0 * (20.0 / number).sqrt(), "mean {mean}");
+            let mut positive = Count::default();
+            draws.iter().for_each(|&x| positive.add(x > 0.0));
+            assert_share(positive, 0.5..=0.5);
         }
     }
 

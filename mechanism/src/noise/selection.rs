@@ -153,31 +153,23 @@ fn dyadic(value: f64) -> (u64, i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::audit::bound::Count;
+    use crate::reference::{assert_drawn_from, assert_share};
     use chacha20::ChaCha20Rng;
     use num_traits::ToPrimitive;
     use rand::SeedableRng;
 
-    /// Compares frequencies with exp(c·s) by chi-squared, at eight deviations of the normal
-    /// approximation: a false alarm of about 10⁻⁴ for three scores, and less for more. The seeds
-    /// are fixed.
+    /// Compares frequencies with exp(c·s). The seeds are fixed.
     fn check(rho: f64, sensitivity: i128, scores: &[i128], seed: u64) {
         let selection = Selection::new(rho, sensitivity).unwrap();
         let mut rng = ChaCha20Rng::seed_from_u64(seed);
-        let draws = 40_000;
-        let mut counts = vec![0.0; scores.len()];
-        (0..draws).for_each(|_| counts[selection.select(scores, &mut rng).unwrap()] += 1.0);
+        let mut counts = vec![0; scores.len()];
+        (0..200_000).for_each(|_| counts[selection.select(scores, &mut rng).unwrap()] += 1);
         let highest = *scores.iter().max().unwrap();
         let weights: Vec<f64> =
             scores.iter().map(|s| (-selection.weight() * (highest - s) as f64).exp()).collect();
         let total: f64 = weights.iter().sum();
-        let mut chi_squared = 0.0;
-        for (count, weight) in counts.iter().zip(&weights) {
-            let expected = f64::from(draws) * weight / total;
-            chi_squared += (count - expected).powi(2) / expected.max(1e-9);
-        }
-        let degrees = scores.len() as f64 - 1.0;
-        let z = (chi_squared - degrees) / (2.0 * degrees).sqrt();
-        assert!(z < 8.0, "rho {rho}, scores {scores:?}: {counts:?}");
+        assert_drawn_from(&counts, &weights.iter().map(|weight| weight / total).collect::<Vec<f64>>());
     }
 
     #[test]
@@ -201,17 +193,15 @@ mod tests {
         }
     }
 
-    /// P(1)/P(0) = exp(ε·gap/(2Δ)), at six standard deviations of 200,000 draws: a false alarm of
-    /// 2·10⁻⁹.
+    /// P(1)/P(0) = exp(ε·gap/(2Δ)).
     #[test]
     fn pure_selections_have_the_weight_of_their_epsilon() {
         let selection = Selection::pure(Epsilon::new(0.8).unwrap(), 4).unwrap();
         let mut rng = ChaCha20Rng::seed_from_u64(7);
-        let draws = 200_000;
-        let ones = (0..draws).filter(|_| selection.select(&[3, 8], &mut rng).unwrap() == 1).count();
+        let mut ones = Count::default();
+        (0..400_000).for_each(|_| ones.add(selection.select(&[3, 8], &mut rng).unwrap() == 1));
         let expected = 1.0 / (1.0 + (-0.5f64).exp());
-        let deviation = (expected * (1.0 - expected) / f64::from(draws)).sqrt();
-        assert!((ones as f64 / f64::from(draws) - expected).abs() < 6.0 * deviation, "{ones}");
+        assert_share(ones, expected..=expected);
         assert!(Selection::pure(Epsilon::new(0.0).unwrap(), 4).is_err());
     }
 
