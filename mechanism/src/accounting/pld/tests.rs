@@ -18,7 +18,7 @@ fn mixture(components: &[(f64, f64)], deviation: f64) -> DominatingPair {
     DominatingPair::mixture(GaussianMixture::new(components, deviation).unwrap())
 }
 
-/// Pairs of all kinds except random allocation and replaced records, in both directions.
+/// Pairs of all kinds, in both directions.
 fn pairs() -> Vec<DominatingPair> {
     let pairs = [
         DominatingPair::gaussian(sigma(1.3)).unwrap(),
@@ -29,6 +29,9 @@ fn pairs() -> Vec<DominatingPair> {
         DominatingPair::pure(eps(0.7)).unwrap(),
         DominatingPair::laplace(2.5).unwrap(),
         DominatingPair::bounded_range(eps(1.5)).unwrap(),
+        DominatingPair::poisson_sampled_replacement(sigma(1.2), 0.1).unwrap(),
+        DominatingPair::randomly_allocated_gaussian(sigma(0.9), 5).unwrap(),
+        DominatingPair::randomly_allocated_replacement(sigma(1.1), 4).unwrap(),
     ];
     pairs.into_iter().flat_map(|pair| [pair.clone(), pair.reversed()]).collect()
 }
@@ -182,7 +185,8 @@ fn logistic_laws_dominate_bounded_ranges() {
     }
 }
 
-/// Tests the requirement of the lemma, at losses on, between and beyond grid values.
+/// Tests the requirement of the lemma, at losses on, between and beyond grid values. The masses of
+/// allocations are raised by up to 4·10⁻¹² for each bin.
 #[test]
 fn masses_enclose_the_divergence_at_every_loss() {
     for pair in pairs() {
@@ -194,11 +198,11 @@ fn masses_enclose_the_divergence_at_every_loss() {
                 let tail = pair.tail(loss);
                 let truth = (tail.p - loss.exp() * tail.q).max(0.0);
                 let bounds = [&below, &above].map(|masses| masses.hockey_stick_divergence(loss));
-                let slack = 1e-12 * tail.p;
+                let slack = 1e-10 * tail.p;
                 assert!(bounds[0] <= truth + slack && truth <= bounds[1] + slack, "{pair:?} {step} {loss}");
             }
             let total = above.values().map(|(_, mass)| mass).sum::<f64>() + above.infinite();
-            assert!((total - 1.0).abs() < 1e-12, "{pair:?}");
+            assert!((total - 1.0).abs() < 1e-10, "{pair:?}");
         }
     }
 }
