@@ -192,6 +192,7 @@ fn uniform(generator: &mut NoiseGenerator, bins: NonZeroU64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hushflow_mechanism::audit::bound::Count;
 
     const SEEDED: NoiseSource = NoiseSource::Seeded(5);
 
@@ -264,26 +265,36 @@ mod tests {
         assert_ne!(batches[..10], batches[10..20]);
     }
 
-    /// Frequencies are those of the scheme: each is a sum of at least 8,000 independent draws and
-    /// lies within 5.5 standard deviations, which fails by chance below 10⁻⁶ (seed fixed). The
-    /// total of balls in bins is exact, so only the bins of the first pass test their draws.
+    /// Asserts that the share of an event may be `expected`: a false alarm has a probability of at
+    /// most 2·10⁻⁹ (Clopper & Pearson).
+    #[track_caller]
+    fn assert_frequency(hits: usize, trials: usize, expected: f64) {
+        let count = Count { hits: hits as u64, trials: trials as u64 };
+        let possible = count.at_least(1e-9)..=count.at_most(1e-9);
+        assert!(possible.contains(&expected), "{count:?}, expected {expected}");
+    }
+
     #[test]
-    fn draws_have_the_frequencies_of_the_scheme() {
-        let check = |scheme, records: usize, expected: f64| {
-            let batches = drawn(&batches(records, scheme, SEEDED), 40, 1);
-            let number: usize = batches.iter().map(Vec::len).sum();
-            let trials = (40 * records) as f64;
-            let deviation = (trials * expected * (1.0 - expected)).sqrt();
-            assert!((number as f64 - trials * expected).abs() < 5.5 * deviation, "{scheme:?}: {number}");
-            batches
-        };
-        check(poisson(1, 0.01), 5000, 0.01);
-        check(poisson(1, 0.7), 5000, 0.7);
-        check(poisson(4, 0.2), 5000, 0.05);
-        let bins = check(balls(1, 8), 8000, 0.125);
-        let first: Vec<usize> = bins[..8].iter().map(Vec::len).collect();
-        let deviation = (8000.0 * 0.125 * 0.875_f64).sqrt();
-        assert!(first.iter().all(|&size| (size as f64 - 1000.0).abs() < 5.5 * deviation), "{first:?}");
+    fn poisson_samples_have_their_rate() {
+        for (groups, probability) in [(1, 0.01), (1, 0.7), (4, 0.2)] {
+            let batches = drawn(&batches(5000, poisson(groups, probability), SEEDED), 40, 1);
+            let number = batches.iter().map(Vec::len).sum();
+            assert_frequency(number, 40 * 5000, probability / groups as f64);
+        }
+    }
+
+    /// Every pair of bins of two passes has its share of the records, so bins are uniform, and
+    /// independent of those of the pass before.
+    #[test]
+    fn balls_fall_into_uniform_and_independent_bins() {
+        let records = 8000;
+        let batches = drawn(&batches(records, balls(1, 8), SEEDED), 16, 1);
+        for first in &batches[..8] {
+            for second in &batches[8..] {
+                let both = first.iter().filter(|record| second.binary_search(record).is_ok()).count();
+                assert_frequency(both, records, 1.0 / 64.0);
+            }
+        }
     }
 
     #[test]
