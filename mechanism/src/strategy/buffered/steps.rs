@@ -17,7 +17,10 @@
 
 use super::periodic::Periodic;
 use super::variable::Variable;
-use super::{BufferedParameters, Buffers, ExponentialBuffer, MAX_BUFFERS, PowerLawBuffer, TWO_40, TWO_64};
+use super::{
+    BufferedParameters, Buffers, ENDLESS_POWER_LAW_STEPS, ExponentialBuffer, MAX_BUFFERS, PowerLawBuffer,
+    TWO_40, TWO_64,
+};
 use libm::{exp, log, log1p, pow};
 
 /// Number of slots for buffers; the coefficients of unused ones are 0.
@@ -91,13 +94,15 @@ impl BufferCoefficients {
         }
     }
 
-    /// Whether no diagonal entry of C rounds to 0, for variable and periodic buffers. The entries
-    /// of a power law are not checked.
+    /// Whether no diagonal entry of C rounds to 0.
     pub(super) fn are_invertible(&self) -> bool {
         match self {
             Self::Variable(variable) => !variable.gains.contains(&0),
             Self::Periodic(periodic) => periodic.steps.iter().all(|step| step.gain > 0),
-            Self::Constant(_) | Self::PowerLaw { .. } => true,
+            Self::PowerLaw { buffers, horizon } => {
+                largest_norm(buffers, horizon.unwrap_or(ENDLESS_POWER_LAW_STEPS)) < TWO_40 / 2.0
+            }
+            Self::Constant(_) => true,
         }
     }
 
@@ -171,6 +176,16 @@ fn entry(buffer: &PowerLawBuffer, i: f64, t: f64) -> f64 {
 /// Upper bound of the norm of column i up to the horizon, before scaling.
 fn norm_bound(buffers: &[PowerLawBuffer], horizon: Option<u64>, i: u64) -> f64 {
     (NORM_MARGIN * column_norm_squared(buffers, horizon, i).0).sqrt()
+}
+
+/// Upper bound of the norms of all columns, before scaling: the sum of `(i^a t^(−b))²` over t > i
+/// is at most its integral `i^(2a−2b+1)/(2b−1)`, and norms obey the triangle inequality.
+fn largest_norm(buffers: &[PowerLawBuffer], steps: u64) -> f64 {
+    let norm = |b: &PowerLawBuffer| {
+        let exponent = (2.0 * (b.growth - b.decay) + 1.0).max(0.0);
+        b.weight * (pow(steps as f64, exponent) / (2.0 * b.decay - 1.0)).sqrt()
+    };
+    1.0 + buffers.iter().map(norm).sum::<f64>()
 }
 
 /// `N_i²` up to rounding, and its derivatives by the growth, decay and weight of every buffer.

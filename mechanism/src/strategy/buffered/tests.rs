@@ -136,6 +136,7 @@ fn parameters_that_make_no_strategy_are_refused() {
     }
     check(law(1.0, 65.0, 1.0), "at most 64");
     check(law(1.0, 2.0, f64::INFINITY), "weights above 0");
+    check(law(0.0, 0.51, 2f64.powi(40)), "diagonal entry");
     let curves =
         |decay: Vec<f64>, weight: Vec<f64>| Buffers::Variable(vec![VariableBuffer { decay, weight }]);
     check(curves(vec![0.0; 3], vec![0.0; 3]), "4 to 256 coefficients");
@@ -258,6 +259,25 @@ fn power_law_columns_have_norm_one() {
     let endless = power_law(None, &TWO_POWERS);
     assert_eq!(endless.max_column_norm_squared(1 << 24), 1.0);
     assert!(endless.max_column_norm_squared(1) < 0.99);
+}
+
+/// No diagonal entry of the largest accepted weights rounds to 0: the bound of all norms holds.
+#[test]
+fn power_laws_with_large_weights_are_invertible() {
+    for (growth, decay) in [(0.0, 0.51), (0.7, 0.75), (2.0, 2.1), (0.0, 64.0), (63.0, 64.0)] {
+        for horizon in [None, Some(2), Some(1000)] {
+            let accepted = |weight: f64| {
+                let buffers = Buffers::PowerLaw(vec![PowerLawBuffer { growth, decay, weight }; 2]);
+                let parameters = BufferedParameters { horizon, buffers };
+                Buffered::new("power-law:2".parse().unwrap(), parameters).ok()
+            };
+            let strategy = (0..=40).rev().find_map(|power| accepted(2f64.powi(power))).unwrap();
+            let last = strategy.parameters.steps();
+            for t in (1..=last.min(1000)).chain([last / 2, last - 1, last].into_iter().filter(|&t| t > 0)) {
+                assert!(strategy.coefficients.step(t).gain > 0, "{growth} {decay} {horizon:?}: step {t}");
+            }
+        }
+    }
 }
 
 #[test]
