@@ -23,9 +23,9 @@ pub enum MechanismError {
         /// The given weight.
         count_weight: f64,
     },
-    /// A weight for second moments, with a method that has no such weight.
+    /// A weight for second moments where there are none, or with a method that has no such weight.
     #[error(
-        "second_moment_weight is {second_moment_weight:?}, but the method {method} gives second moments no weight of its own: leave it out, or choose the method jme, cs or joint-clip with second moments"
+        "second_moment_weight is {second_moment_weight:?} with the method {method}, but only second moments by the methods jme, cs and joint-clip have this weight: leave it out, or release second moments by one of these"
     )]
     SecondMomentWeight {
         /// The method.
@@ -101,9 +101,9 @@ pub enum MechanismError {
     Correlation,
     /// Correlated noise, or sums rounded to a grid, whose rounding error is too large.
     #[error(
-        "correlating noise ahead of the sums errs by {share:?} of the sensitivity or the noise, more than 0.01: shorten the horizon, or encode the sums instead"
+        "rounding to the grid of the noise moves the release by {share:?} of the sensitivity or of the noise, expected at most 0.01: shorten the horizon, or release encoded sums without correlated noise or a grid"
     )]
-    CorrelationError {
+    GridRounding {
         /// The larger of the two shares.
         share: f64,
     },

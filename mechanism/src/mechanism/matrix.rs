@@ -208,7 +208,7 @@ impl MatrixMechanism {
     /// [`MechanismError`], as [`MomentMechanism::new`], and if a strategy is not defined for
     /// `horizon` steps or the sensitivity can't be computed for them.
     /// [`MechanismError::Correlation`] for strategies that can't correlate noise,
-    /// [`MechanismError::CorrelationError`] and [`MechanismError::CorrelationRange`] where rounding
+    /// [`MechanismError::GridRounding`] and [`MechanismError::CorrelationRange`] where rounding
     /// would add too much.
     pub fn with_participation(
         parameters: MomentParameters,

@@ -144,7 +144,7 @@ impl RoundingLoss {
 fn share_of_sensitivity(deviations: f64, noise_multiplier: f64) -> Result<f64, MechanismError> {
     let share = rounded_up(deviations * noise_multiplier);
     if share.max(deviations) > MAX_CORRELATION_ERROR || share.is_nan() {
-        return Err(MechanismError::CorrelationError { share: share.max(deviations) });
+        return Err(MechanismError::GridRounding { share: share.max(deviations) });
     }
     Ok(share)
 }

@@ -142,7 +142,7 @@ impl NoiseStream {
         let mechanism = match made(encoded.clone().correlated()) {
             Err(
                 MechanismError::Correlation
-                | MechanismError::CorrelationError { .. }
+                | MechanismError::GridRounding { .. }
                 | MechanismError::CorrelationRange { .. },
             ) => made(encoded)?,
             mechanism => mechanism?,
