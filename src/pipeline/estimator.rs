@@ -16,7 +16,8 @@ pub enum WindowEstimator {
         method: mean::MeanMethod,
         /// α: share of records that may be arbitrarily corrupt.
         corruption: f64,
-        /// Standard deviations of clean values: a list, absent if estimated, or `"whiten"`.
+        /// Standard deviations of clean values. Serialized as a list if known, as null if
+        /// estimated, or as `"whiten"`.
         #[serde(serialize_with = "serialize_scale", deserialize_with = "deserialize_scale")]
         scale: Scale,
         /// R: bound on every mean, in scales around 0.

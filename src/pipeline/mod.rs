@@ -189,7 +189,7 @@ pub struct Privacy {
     /// ζ: largest norm of a record after scaling the bounds to [−1, 1]. By default √d, which clips
     /// nothing inside the bounds.
     pub clip_norm: f64,
-    /// λ: weight of the second moments; by default the largest that is free.
+    /// λ: weight of the second moments; by default the largest that adds no noise to the means.
     pub second_moment_weight: Option<f64>,
     /// Which second moments are released.
     pub second_moments: SecondMoment,

@@ -22,10 +22,11 @@ const LARGEST_STEPS: usize = 3;
 /// are compared with their bounds.
 pub(super) const SEARCHED_ROWS: u64 = 4096;
 
-/// Bytes of the [padded](RowSurvey::padded) form without its columns, and of a column in it without
-/// its name. The longest survey has fewer.
-const ROOM: usize = 2048;
-const COLUMN_ROOM: usize = 512;
+/// Bytes of the [padded](RowSurvey::padded) form without its columns. The longest survey has fewer.
+const PADDED_BYTES: usize = 2048;
+
+/// Bytes of a column in the padded form without its name. The longest column has fewer.
+const PADDED_COLUMN_BYTES: usize = 512;
 
 /// Private facts about the rows of a source.
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -260,8 +261,8 @@ impl RowSurvey {
         let unlisted_keys = HashMap::new();
         let bytes = bincode::serialize(&RowSurvey { unlisted_keys, ..self.clone() });
         let mut bytes = bytes.unwrap_or_default();
-        let columns = self.columns.iter().map(|column| COLUMN_ROOM + column.name.len());
-        bytes.resize(ROOM + columns.sum::<usize>(), 0);
+        let columns = self.columns.iter().map(|column| PADDED_COLUMN_BYTES + column.name.len());
+        bytes.resize(PADDED_BYTES + columns.sum::<usize>(), 0);
         bytes
     }
 

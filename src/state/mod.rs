@@ -163,8 +163,8 @@ pub struct RecoveredState {
 }
 
 impl Store {
-    /// Opens the state directory at `path`, creating it (not its parents) if needed. Takes the
-    /// lock, checks and repairs the files of an earlier run, and begins a new generation.
+    /// Opens the state directory at `path`, creating it and its parents if needed. Takes
+    /// the lock, checks and repairs the files of an earlier run, and begins a new generation.
     ///
     /// # Errors
     /// [`StateError::Locked`] if another run still holds the directory after a second; otherwise

@@ -71,7 +71,7 @@ pub struct SavedStrategy {
     pub request: StrategyRequest,
     /// Total squared error at sensitivity 1; for buffers, the minimised error.
     pub objective: f64,
-    /// Lower bound for all strategies of this kind; `None` if unknown.
+    /// Lower bound of the total squared error of every strategy for the request, if known.
     pub lower_bound: Option<f64>,
     /// The strategy.
     pub strategy: StrategyChoice,
