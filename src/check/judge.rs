@@ -188,7 +188,7 @@ impl RowJudge {
         self.cut = None;
     }
 
-    /// Takes note that the clocks have closed the epochs up to `last` at one row. `counters` are
+    /// Notes that the clocks have closed the epochs up to `last` at one row. `counters` are
     /// the outcomes of the rows of these epochs since the judge began, by source. Returns whether
     /// any of the epochs is new.
     pub fn close(&mut self, last: u64, counters: &[RowCounters]) -> bool {
@@ -297,7 +297,7 @@ impl RowJudge {
         self.all(Extent::Whole, sources, duplicates)
     }
 
-    /// Returns what is lost of all rows of each source, and is not a problem yet: malformed rows
+    /// Returns the losses of each source that are not problems yet, over all rows: malformed rows
     /// and values beyond their bounds, if they are more than one in twenty.
     pub fn lost_shares(&self, sources: &[SourceRows<'_>], problems: &[Problem]) -> Vec<Problem> {
         let of_source = |(source, rows): (&Source, &SourceRows<'_>)| {

@@ -19,7 +19,7 @@ pub(super) const SYSTEM: System = System {
         FieldType::Texts,
         "requests for addresses, `localhost` and the host in `path` are answered",
         "\"stats.example.org\"",
-        "Host names that requests may have too, as a proxy or a service of a cluster passes them on.",
+        "More host names that requests may have, such as those that a proxy or a cluster service passes on.",
     )],
     security: &[(TLS_FIELDS, SCHEMES), (TLS_LISTENING_FIELDS, SCHEMES)],
     ..System::NONE

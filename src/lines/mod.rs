@@ -254,7 +254,7 @@ impl<'a> EstimateLine<'a> {
         TableLayout::new(style, &header.cells, header, sizes)
     }
 
-    /// The characters of the start of an epoch that tell epochs apart: its date if the first three
+    /// Characters of the start of an epoch that distinguish epochs: its date if the first three
     /// start at the same time of day, and month to minute if these start at full minutes.
     fn brief_start(&self) -> Range<usize> {
         const ALL: Range<usize> = 0..22;
@@ -355,7 +355,7 @@ fn cell(cell: &Cell) -> String {
     }
 }
 
-/// Formats the end of an interval that has no other end, to three significant digits.
+/// Formats the only finite end of an interval, to three significant digits.
 fn bound(end: f64) -> String {
     let decimals = (2.0 - end.abs().log10().floor()).clamp(0.0, 6.0) as usize;
     format!("{end:.decimals$}")

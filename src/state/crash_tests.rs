@@ -212,12 +212,12 @@ impl CrashObserver {
         }
         let offsets: Vec<u64> = recovered.positions.iter().map(|position| position.offset).collect();
         let expected: &[u64] = if committed == 0 { &[] } else { &[10 * committed] };
-        (offsets == expected).then_some(()).ok_or("the positions are of another epoch")?;
+        (offsets == expected).then_some(()).ok_or("the positions belong to another epoch")?;
         let (state, histories) = replayed(recovered)?;
-        (state == encoder_after(committed)).then_some(()).ok_or("the encoder's state is another")?;
+        (state == encoder_after(committed)).then_some(()).ok_or("the encoder's state differs")?;
         (histories == TestHistories::after(committed))
             .then_some(())
-            .ok_or("the histories of entities are others")?;
+            .ok_or("the histories of entities differ")?;
         drop(store);
         self.read_public_log(disk, EPOCHS)?;
         if self.seen.len() as u64 != committed {

@@ -17,7 +17,7 @@ pub const FASHION_MNIST: &str = "/usr/share/datasets/fashion-mnist";
 
 const UNSIGNED_BYTES: u8 = 8;
 
-/// The most bytes that are read of a file. The largest file of images has 47 MB.
+/// Maximum number of bytes read from a file. The largest file of images has 47 MB.
 const MAX_BYTES: u64 = 1 << 29;
 
 /// Error of reading images.
@@ -56,7 +56,7 @@ pub enum DataError {
     },
     /// The length of the file does not match its header.
     #[error(
-        "{}: holds {found} elements where its header promises {expected}: the file is damaged: get it again",
+        "{}: holds {found} elements where its header promises {expected}: the file is damaged, download it again",
         path.display()
     )]
     Length {
@@ -139,7 +139,7 @@ impl LabelledImages {
         Self { pixels: half * half, levels, labels: self.labels.clone() }
     }
 
-    /// Returns the images whose number, from 0, is chosen.
+    /// Returns the images whose numbers, from 0, are chosen.
     pub fn choose(&self, chosen: impl Fn(usize) -> bool) -> Self {
         let mut images = Self { pixels: self.pixels, ..Self::default() };
         for image in (0..self.len()).filter(|&image| chosen(image)) {
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!((training.len(), test.len(), training.pixels), (1438, 359, 64));
         let (levels, label) = training.get(0);
         assert_eq!((levels[2], levels[3], label), (5.0 / 16.0, 13.0 / 16.0, 0));
-        assert_eq!(test.get(0).1, 4, "image 4 is the first for the test");
+        assert_eq!(test.get(0).1, 4, "image 4 is the first one for testing");
         assert!((0..10).all(|class| training.labels.contains(&class)));
     }
 

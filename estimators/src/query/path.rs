@@ -16,8 +16,8 @@
 //!
 //! # Search
 //! u ← u∘diag(X) is the fixed point of Denisov et al. 2022; a power of diag(X) gets there in fewer
-//! steps. The gap between error and bound is the largest entry of the diagonal over its mean by u,
-//! less 1. The search ends at a gap of [`GAP`].
+//! steps. The relative gap between error and bound is the largest entry of diag(X), divided by the
+//! mean of its entries with weights u, minus 1. The search ends at a gap of [`GAP`].
 //!
 //! # Factor
 //! X is a sum of J products, so its Cholesky factor is too: a recursion of J×J matrices along the
@@ -36,8 +36,8 @@ const GAP: f64 = 1e-8;
 /// Maximum number of steps of the search.
 const MAX_STEPS: usize = 2000;
 
-/// Exponent of diag(X) in a step: below 2 the fixed point attracts. Prefixes of 1,000 cells take
-/// 109 steps, and 179 with an exponent of 1.
+/// Exponent of diag(X) in a step. Steps with an exponent below 2 converge. Prefixes of 1,000 cells
+/// take 109 steps, and 179 with an exponent of 1.
 const EXPONENT: f64 = 1.6;
 
 /// Products below this share of the largest are dropped: far below the rounding of integers.

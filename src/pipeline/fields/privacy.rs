@@ -16,7 +16,7 @@ pub(in crate::pipeline) const NEIGHBOURS: &[Word<Neighbours>] = &[
     word(
         "replace-one",
         Neighbours::ReplaceOne,
-        "One record is replaced by any other, also of another key or epoch. Counts are private.",
+        "One record is replaced by any other, even of another key or epoch. Counts are private.",
     ),
     word(
         "replace-one-in-place",
@@ -51,7 +51,7 @@ const EPSILON: Field = Field::required(
     "1.0",
     "ε of the (ε, δ)-differential privacy of all releases together; smaller is more private.",
 )
-.costs("It is the cost: halving ε about doubles the noise.");
+.costs("ε is the cost: halving it about doubles the noise.");
 
 const DELTA: Field = Field::required(
     "delta",
@@ -153,15 +153,15 @@ pub(super) static ENTITY: SectionDefinition = SectionDefinition {
             "participations",
             FieldType::from(1),
             "10",
-            "The most epochs in which an entity counts; its later records are cut.",
+            "Maximum number of epochs in which an entity counts; its later records are left out.",
         )
-        .costs("Noise grows with it, by a factor between its root and itself."),
+        .costs("Noise grows with it, by a factor between its square root and itself."),
         Field::with_default(
             "min_separation",
             FieldType::from(1),
             "1",
             "7",
-            "The least number of epochs from one epoch in which an entity counts to the next.",
+            "Minimum distance, in epochs, between two epochs in which an entity counts.",
         )
         .costs("A larger one lowers the noise of several participations."),
         Field::with_default(
@@ -169,7 +169,7 @@ pub(super) static ENTITY: SectionDefinition = SectionDefinition {
             FieldType::Count { least: 1, most: u32::MAX as u64 },
             "1",
             "3",
-            "The most records with which an entity counts in an epoch.",
+            "Maximum number of records of an entity that count in an epoch.",
         )
         .costs("Noise is proportional to it."),
         Field::with_default(
@@ -177,7 +177,7 @@ pub(super) static ENTITY: SectionDefinition = SectionDefinition {
             FieldType::Words(|| forms(SEVERAL)),
             "\"keep\"",
             "\"average\"",
-            "What happens to more records of an entity in an epoch.",
+            "What happens to further records of an entity in an epoch.",
         ),
         Field::optional(
             "sent_limit",

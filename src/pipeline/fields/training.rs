@@ -104,7 +104,7 @@ pub(super) static TRAINING: SectionDefinition = SectionDefinition {
             "5",
             "k: passes over the rows. Every row takes part once in each, with `poisson` on average.",
         )
-        .costs("Noise grows with it, by a factor between its root and itself."),
+        .costs("Noise grows with it, by a factor between its square root and itself."),
         Field::with_default(
             "order",
             FieldType::Words(|| forms(ORDERS)),
