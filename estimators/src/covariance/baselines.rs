@@ -39,7 +39,7 @@ use super::shrunk;
 use super::spending::{BudgetPurpose, CovarianceBudget};
 use super::{CovarianceError, CovarianceMethod, nearest_semidefinite};
 use hushflow_mechanism::moments::{Clipper, Layout, RECORD_BITS, SecondMoment};
-use hushflow_mechanism::noise::selection::Selection;
+use hushflow_mechanism::noise::selection::ExponentialMechanism;
 use nalgebra::{DMatrix, DVector, SymmetricEigen};
 use rand::CryptoRng;
 
@@ -288,7 +288,7 @@ pub(super) fn adaptive<R: CryptoRng + ?Sized>(
     let rho = budget.spend(BudgetPurpose::Selection, SHARE * total)?;
     let norms = start.sample.squared_norms()?;
     let scores: Vec<i128> = (0..=HALVINGS).map(|halvings| score(&norms, halvings, &bounds)).collect();
-    let halvings = Selection::new(rho, 1 << (2 * RECORD_BITS - 1))?.select(&scores, rng)? as i32;
+    let halvings = ExponentialMechanism::new(rho, 1 << (2 * RECORD_BITS - 1))?.select(&scores, rng)? as i32;
     let clipped = start.clipped(dimension.sqrt() * 0.5f64.powi(halvings))?;
     if bounds.separate(halvings) < bounds.whole(halvings) {
         separate(&clipped, budget, rng)

@@ -18,7 +18,7 @@ use super::estimate::{
 use super::sample::{CovarianceSample, add_noise, measure};
 use super::spending::{BudgetPurpose, CovarianceBudget};
 use hushflow_mechanism::moments::{Layout, SecondMoment};
-use hushflow_mechanism::noise::selection::Selection;
+use hushflow_mechanism::noise::selection::ExponentialMechanism;
 use rand::CryptoRng;
 
 /// Share of the budget below which the rest counts as spent.
@@ -189,7 +189,7 @@ impl<'a> PaceRun<'a> {
         let sample = &self.start.sample;
         let rho = budget.spend(BudgetPurpose::Selection, allowance.selection)?;
         let sensitivity = sample.entry_sensitivity(false).max(sample.entry_sensitivity(true));
-        let chosen = Selection::new(rho, sensitivity as i128)?.select(&self.scores(), rng)?;
+        let chosen = ExponentialMechanism::new(rho, sensitivity as i128)?.select(&self.scores(), rng)?;
         let unit = self.start.unit();
         let entry = &mut self.known[chosen];
         let (row, column) = (entry.row, entry.column);

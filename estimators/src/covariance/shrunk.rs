@@ -41,7 +41,7 @@ use super::sample::{CovarianceSample, add_matrix_noise};
 use super::spending::{BudgetPurpose, CovarianceBudget};
 use super::{CovarianceError, baselines, shrinkage};
 use hushflow_mechanism::moments::{RECORD_BITS, SecondMoment};
-use hushflow_mechanism::noise::selection::Selection;
+use hushflow_mechanism::noise::selection::ExponentialMechanism;
 use nalgebra::DMatrix;
 use rand::CryptoRng;
 
@@ -64,7 +64,7 @@ const WINDOW: usize = 2 * PER_HALVING as usize;
 const MOST_CLIPPED: f64 = 0.1;
 
 /// The largest change of a score by one record. All scores move in the same direction, so
-/// [`Selection`] takes half of it.
+/// [`ExponentialMechanism`] takes half of it.
 const SENSITIVITY: i128 = WINDOW as i128 / 2;
 
 /// Returns k, the number of records between one and two times the best norm. `records` and `rho`
@@ -127,7 +127,7 @@ fn at_private_norm<'a, R: CryptoRng + ?Sized>(
     let clipped = clipped_records(dimension, start.rows.0, ((1.0 - SHARE) * total, spread));
     let rho = budget.spend(BudgetPurpose::Selection, SHARE * total)?;
     let scores = scores(&sample.squared_norms()?, clipped);
-    let index = Selection::new(rho, SENSITIVITY)?.select(&scores, rng)?;
+    let index = ExponentialMechanism::new(rho, SENSITIVITY)?.select(&scores, rng)?;
     let halvings = index as f64 / f64::from(2 * PER_HALVING);
     start.clipped((dimension as f64).sqrt() * 0.5f64.powf(halvings))
 }

@@ -47,7 +47,7 @@
 use super::release::in_parallel;
 use super::{MeanAnswer, MeanError, MeanEstimate, MeanRefusal, Question, StepCost};
 use hushflow_mechanism::accounting::Epsilon;
-use hushflow_mechanism::noise::selection::Selection;
+use hushflow_mechanism::noise::selection::ExponentialMechanism;
 use hushflow_mechanism::noise::{DiscreteLaplace, NoiseGenerator};
 
 /// Maximum number of columns: directions are 3^d.
@@ -88,7 +88,8 @@ pub(super) fn estimate(
         return Ok(MeanAnswer { method, outcome: Err(MeanRefusal::NotResilient), parts, spent });
     }
     let sensitivity = 2.0 * bound * trimmed.spread() / trimmed.middle as f64 + ROUNDING;
-    let selection = Selection::pure(half, sensitivity.ceil() as i128).map_err(|_| MeanError::Noise)?;
+    let selection =
+        ExponentialMechanism::pure(half, sensitivity.ceil() as i128).map_err(|_| MeanError::Noise)?;
     let net = Net { side: POINTS[scales.len() - 1], dimension: scales.len(), half_width: range };
     let scores = table.scores(&trimmed, &net, to_grid);
     let mean = net.draw(&selection, &scores, scales, rng)?;
@@ -325,7 +326,7 @@ impl Net {
     /// Draws a point by the scores of all points and returns it in the units of the scales.
     pub(super) fn draw(
         &self,
-        selection: &Selection,
+        selection: &ExponentialMechanism,
         scores: &[i128],
         scales: &[f64],
         rng: &mut NoiseGenerator,

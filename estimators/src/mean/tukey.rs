@@ -6,8 +6,8 @@
 //! (Proposition I.2). It needs no δ, no sensitivity in units of data and no bound on records.
 //!
 //! The paper draws from a density. Here the points are a public net, records are rounded one by one
-//! to an integer grid, and the draw is exact ([`Selection`]). A record that is not finite does not
-//! count on either side of any hyperplane.
+//! to an integer grid, and the draw is exact ([`ExponentialMechanism`]). A record that is not
+//! finite does not count on either side of any hyperplane.
 //!
 //! # Depth
 //! The code uses only hyperplanes with a normal in a public set: all integer vectors whose largest
@@ -28,7 +28,7 @@ use super::release::in_parallel;
 use super::resilience::Net;
 use super::{MeanAnswer, MeanError, MeanEstimate, Question, StepCost};
 use hushflow_mechanism::noise::NoiseGenerator;
-use hushflow_mechanism::noise::selection::Selection;
+use hushflow_mechanism::noise::selection::ExponentialMechanism;
 
 /// Maximum work: normals times points, and normals times records.
 const MAX_STEPS: f64 = 1e9;
@@ -63,7 +63,7 @@ pub(super) fn estimate(
 ) -> Result<MeanAnswer, MeanError> {
     let net = net(rows.len() / scales.len(), scales.len(), range, question)?;
     let scores = scores(&rounded(rows, scales, range), &net);
-    let selection = Selection::pure(question.epsilon, 1).map_err(|_| MeanError::Noise)?;
+    let selection = ExponentialMechanism::pure(question.epsilon, 1).map_err(|_| MeanError::Noise)?;
     let mean = net.draw(&selection, &scores, scales, rng)?;
     let spent = question.epsilon.value();
     let part = StepCost { step: "median", releases: 1, squared_mu: 0.0, epsilon: spent, delta: 0.0 };

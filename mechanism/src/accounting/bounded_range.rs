@@ -126,7 +126,7 @@ mod tests {
     use super::super::tests::eps;
     use super::*;
     use crate::accounting::gaussian;
-    use crate::noise::selection::Selection;
+    use crate::noise::selection::ExponentialMechanism;
     use proptest::prelude::*;
 
     fn selection(rho: f64) -> NoiseMultiplier {
@@ -168,7 +168,7 @@ mod tests {
         fn selections_leak_at_most_their_mu(
             rho in 1e-4..3.0_f64, scores in prop::collection::vec(0..60_i128, 2..6), seed in any::<u64>(), at in 0.0..3.0_f64,
         ) {
-            let weight = Selection::new(rho, 10).unwrap().weight();
+            let weight = ExponentialMechanism::new(rho, 10).unwrap().weight();
             let law = |scores: &[i128]| {
                 let weights: Vec<f64> = scores.iter().map(|&score| (weight * score as f64).exp()).collect();
                 let sum: f64 = weights.iter().sum();

@@ -67,21 +67,22 @@ numbers!(enum SelectionError { 0 Weight { rho, sensitivity }, 1 PureWeight { eps
 /// An exponential mechanism over integer scores.
 ///
 /// ```
-/// use hushflow_mechanism::noise::{NoiseSource, selection::Selection};
+/// use hushflow_mechanism::noise::{NoiseSource, selection::ExponentialMechanism};
 ///
-/// let selection = Selection::new(0.5, 10)?; // ½-zCDP, for scores that a neighbour changes by 10 at most
+/// // ½-zCDP, for scores that a neighbour changes by 10 at most.
+/// let selection = ExponentialMechanism::new(0.5, 10)?;
 /// let mut generator = NoiseSource::System.generator(1, 0)?;
 /// let chosen = selection.select(&[0, 1_000_000, 3], &mut generator)?;
 /// assert_eq!(chosen, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Selection {
+pub struct ExponentialMechanism {
     /// c = significand·2^−exponent.
     weight: f64,
 }
 
-impl Selection {
+impl ExponentialMechanism {
     /// Builds the ρ-zCDP mechanism for scores that neighbours change by at most `sensitivity`.
     ///
     /// # Errors
@@ -161,7 +162,7 @@ mod tests {
 
     /// Compares frequencies with exp(c·s). The seeds are fixed.
     fn check(rho: f64, sensitivity: i128, scores: &[i128], seed: u64) {
-        let selection = Selection::new(rho, sensitivity).unwrap();
+        let selection = ExponentialMechanism::new(rho, sensitivity).unwrap();
         let mut rng = ChaCha20Rng::seed_from_u64(seed);
         let mut counts = vec![0; scores.len()];
         (0..200_000).for_each(|_| counts[selection.select(scores, &mut rng).unwrap()] += 1);
@@ -186,7 +187,7 @@ mod tests {
         for (rho, sensitivity, gap) in
             [(0.5, 10, 3u128), (1e-3, 1 << 41, 1 << 46), (800.0, 2, 1), (1e40, 1, 1)]
         {
-            let selection = Selection::new(rho, sensitivity).unwrap();
+            let selection = ExponentialMechanism::new(rho, sensitivity).unwrap();
             let (numerator, denominator) = selection.exponent(gap);
             let [numerator, denominator] = [numerator, denominator].map(|x| x.to_f64().unwrap());
             assert_eq!(numerator / denominator, selection.weight() * gap as f64);
@@ -196,13 +197,13 @@ mod tests {
     /// P(1)/P(0) = exp(ε·gap/(2Δ)).
     #[test]
     fn pure_selections_have_the_weight_of_their_epsilon() {
-        let selection = Selection::pure(Epsilon::new(0.8).unwrap(), 4).unwrap();
+        let selection = ExponentialMechanism::pure(Epsilon::new(0.8).unwrap(), 4).unwrap();
         let mut rng = ChaCha20Rng::seed_from_u64(7);
         let mut ones = Count::default();
         (0..400_000).for_each(|_| ones.add(selection.select(&[3, 8], &mut rng).unwrap() == 1));
         let expected = 1.0 / (1.0 + (-0.5f64).exp());
         assert_share(ones, expected..=expected);
-        assert!(Selection::pure(Epsilon::new(0.0).unwrap(), 4).is_err());
+        assert!(ExponentialMechanism::pure(Epsilon::new(0.0).unwrap(), 4).is_err());
     }
 
     /// Attack: one score moves by the sensitivity and all others move against it. No probability
@@ -210,7 +211,7 @@ mod tests {
     #[test]
     fn neighbours_are_within_the_bounded_range() {
         let (rho, sensitivity) = (0.3, 1000);
-        let selection = Selection::new(rho, sensitivity).unwrap();
+        let selection = ExponentialMechanism::new(rho, sensitivity).unwrap();
         let probabilities = |scores: &[i128]| {
             let weights: Vec<f64> = scores.iter().map(|&s| (selection.weight() * s as f64).exp()).collect();
             let total: f64 = weights.iter().sum();
@@ -228,9 +229,12 @@ mod tests {
         for (rho, sensitivity) in
             [(0.0, 1), (-1.0, 1), (f64::NAN, 1), (1.0, 0), (1.0, -1), (f64::INFINITY, 1)]
         {
-            assert!(Selection::new(rho, sensitivity).is_err(), "{rho} {sensitivity}");
+            assert!(ExponentialMechanism::new(rho, sensitivity).is_err(), "{rho} {sensitivity}");
         }
         let mut rng = ChaCha20Rng::seed_from_u64(6);
-        assert_eq!(Selection::new(1.0, 1).unwrap().select(&[], &mut rng), Err(SelectionError::Empty));
+        assert_eq!(
+            ExponentialMechanism::new(1.0, 1).unwrap().select(&[], &mut rng),
+            Err(SelectionError::Empty)
+        );
     }
 }
