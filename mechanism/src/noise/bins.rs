@@ -64,7 +64,7 @@ const THRESHOLD_MASK: u32 = (1 << THRESHOLD_BITS) - 1;
 const OPEN: u32 = 1 << 31;
 
 /// Table for U of `bits` bits and the denominator D.
-pub(super) struct Bins {
+pub(super) struct BinTable {
     bits: u32,
     denominator: u64,
     /// `cumulative[h] = t_0 + … + t_h` for every h of the table.
@@ -77,9 +77,9 @@ pub(super) struct Bins {
 }
 
 /// The table of every release: D = 81 exceeds Σexp(−h²/8192) = 80.71.
-pub(super) static BINS: LazyLock<Bins> = LazyLock::new(|| Bins::new(Bins::RELEASE_BITS, 81));
+pub(super) static BINS: LazyLock<BinTable> = LazyLock::new(|| BinTable::new(BinTable::RELEASE_BITS, 81));
 
-impl Bins {
+impl BinTable {
     pub(super) const RELEASE_BITS: u32 = 47;
 
     pub(super) fn new(bits: u32, denominator: u64) -> Self {
@@ -100,7 +100,7 @@ impl Bins {
         let guide: Box<[u16; 1 << GUIDE_BITS]> = Box::new(std::array::from_fn(first));
         let cells = Box::new(std::array::from_fn(|g| cell(ends, guide[g], g as u64, bits)));
         assert!(sum + COVERED < 1 << bits, "the table leaves room for the exact trials");
-        Bins { bits, denominator, cumulative, guide, cells }
+        BinTable { bits, denominator, cumulative, guide, cells }
     }
 
     /// Draws a bin from `bits` uniform bits, and from more bits of the generator where needed.
@@ -293,7 +293,7 @@ pub(super) fn low_part(word: u64, low_bits: u32) -> u64 {
 
 /// Rounds of 64 draws.
 pub(super) struct PackedRounds<'a, N> {
-    pub(super) bins: &'a Bins,
+    pub(super) bins: &'a BinTable,
     /// w.
     pub(super) leading: u64,
     /// k.
@@ -408,8 +408,8 @@ mod tests {
         let random: Vec<u64> = (0..100_000).map(|_| rng.next_u64() >> 17).collect();
         let mut open = [0; 2];
         for (uniforms, open) in [near, random].iter().zip(&mut open) {
-            for uniform in uniforms.iter().filter(|&uniform| uniform >> Bins::RELEASE_BITS == 0) {
-                match bins.guess(uniform << (64 - Bins::RELEASE_BITS)) {
+            for uniform in uniforms.iter().filter(|&uniform| uniform >> BinTable::RELEASE_BITS == 0) {
+                match bins.guess(uniform << (64 - BinTable::RELEASE_BITS)) {
                     (bin, 1) => assert_eq!(bins.table_entry(*uniform), Some(bin), "{uniform:x}"),
                     (bin, _) => *open += usize::from(bin <= COVERED),
                 }
@@ -421,8 +421,8 @@ mod tests {
     /// The cheap table equals the one computed from the exponential.
     #[test]
     fn the_table_is_the_exponential_to_the_last_bit() {
-        for (bits, denominator) in [(Bins::RELEASE_BITS, 81), (12, 128), (14, 100), (46, 90)] {
-            let bins = Bins::new(bits, denominator);
+        for (bits, denominator) in [(BinTable::RELEASE_BITS, 81), (12, 128), (14, 100), (46, 90)] {
+            let bins = BinTable::new(bits, denominator);
             let mut before = 0;
             for h in 0..COVERED {
                 let end = bins.cumulative[h as usize];
@@ -443,7 +443,7 @@ mod tests {
             let (low, high) = scaled_weight(h, 128, 81);
             assert!(BigUint::from(weight.low) <= high && BigUint::from(weight.high) >= low, "h = {h}");
             assert!(weight.high - weight.low < 1 << 28, "h = {h}");
-            assert!(weight.whole_part(Bins::RELEASE_BITS).is_some(), "h = {h}");
+            assert!(weight.whole_part(BinTable::RELEASE_BITS).is_some(), "h = {h}");
             weight = weight.times(ratio);
             ratio = ratio.times(step);
         }
@@ -454,7 +454,7 @@ mod tests {
     #[test]
     fn coarse_tables_give_the_same_distribution() {
         for (bits, denominator, seed) in [(12, 128, 1u64), (14, 100, 2)] {
-            let bins = Bins::new(bits, denominator);
+            let bins = BinTable::new(bits, denominator);
             let mut rng = ChaCha20Rng::seed_from_u64(seed);
             let mut counts = [0; 300];
             for _ in 0..100_000 {
@@ -474,7 +474,7 @@ mod tests {
     /// its trial rejects, and the next value of U belongs to no bin.
     #[test]
     fn far_tail_has_its_own_cell() {
-        let bins = Bins::new(12, 128);
+        let bins = BinTable::new(12, 128);
         let mut rng = ChaCha20Rng::seed_from_u64(4);
         let last = bins.cumulative[COVERED as usize - 1] + COVERED;
         for _ in 0..200 {

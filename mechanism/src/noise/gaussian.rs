@@ -45,7 +45,7 @@
 //! floating point. The time depends on the noise only, and the noise is drawn before the sums of
 //! its epoch are read.
 
-use super::bins::{BINS, Bins, LEADING_BITS, NoiseInteger, PackedRounds, are_packed, low_part, words};
+use super::bins::{BINS, BinTable, LEADING_BITS, NoiseInteger, PackedRounds, are_packed, low_part, words};
 use super::exponential::LazyUniform;
 use super::scale::NoiseScale;
 use crate::registers::in_widest;
@@ -87,7 +87,7 @@ pub struct DiscreteGaussian {
     low_bits: u32,
     /// Whether both parts of j come from one word: see `packed`.
     is_packed: bool,
-    bins: &'static Bins,
+    bins: &'static BinTable,
 }
 
 /// Below this bin e < (2h + 1)/8192 ≤ 1, and exp(−e) takes a single trial.
@@ -298,7 +298,7 @@ impl DiscreteGaussian {
     ) -> Option<i128> {
         let negative = words[0] & 1;
         let squeeze = (words[0] >> 1) & 0xffff;
-        let bin = self.bins.draw(words[0] >> (64 - Bins::RELEASE_BITS), rng);
+        let bin = self.bins.draw(words[0] >> (64 - BinTable::RELEASE_BITS), rng);
         let (word, leading) = if self.is_packed {
             uniform_below::<LEADING_BITS, R>(self.leading, words[1], rng)
         } else {
