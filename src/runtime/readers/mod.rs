@@ -37,11 +37,11 @@
 //! may be acknowledged before it is in the journal, which is in the state directory.
 
 mod board;
-mod follower;
 mod lists;
 mod partitions;
 mod post;
 mod ranges;
+mod server;
 
 use std::sync::Arc;
 
@@ -55,10 +55,10 @@ use crate::source::{
     BATCH_RECORDS, RangeParser, RangePlan, RangeTaker, SourceReader, is_ranged, range_parsers, range_plan,
 };
 use board::RangeBoard;
-use follower::Follower;
-use partitions::PartitionFollower;
+use partitions::PartitionServer;
 use post::PostBox;
-use ranges::{Helpers, RangeFollower};
+use ranges::{ParserProcesses, RangeServer};
+use server::RequestServer;
 
 pub(super) use partitions::{PartitionName, PartitionReaders, RemoteReader};
 pub(super) use post::{OtherReaders, PostRoute};
@@ -122,8 +122,8 @@ impl SharedReading {
             return reader;
         }
         let board = RangeBoard::new(plan.stretches.len(), AHEAD * threads);
-        let helpers = others.map(|post| Helpers { post, processes, threads: self.threads });
-        let holders = helpers.map(|helpers| helpers.start(&board, &plan, fault));
+        let others = others.map(|post| ParserProcesses { post, processes, threads: self.threads });
+        let holders = others.map(|others| others.start(&board, &plan, fault));
         for parser in parsers {
             let (board, plan) = (board.clone(), Arc::clone(&plan));
             spawn("parser", fault, move || parse_all(parser, &board, &plan));
@@ -153,9 +153,9 @@ impl SharedReading {
                 .map(|parsers| (parsers, RangeTaker::new((pipeline, source)))),
             _ => None,
         };
-        let ranges = RangeFollower::start(self.process, &post, read.unwrap_or_default(), fault);
-        let partitions = PartitionFollower::new(self.process, &post, pipeline, &options.control, fault);
-        Follower { dealer, ranges, partitions, post }.start(received, fault);
+        let ranges = RangeServer::start(self.process, &post, read.unwrap_or_default(), fault);
+        let partitions = PartitionServer::new(self.process, &post, pipeline, &options.control, fault);
+        RequestServer { dealer, ranges, partitions, post }.start(received, fault);
     }
 }
 

@@ -190,7 +190,7 @@ struct HeldEvent {
 type OpenPartitions = Arc<OnceLock<Option<Arc<dyn Partitions>>>>;
 
 /// Reads partitions for the first process, each on a thread of its own.
-pub(super) struct PartitionFollower {
+pub(super) struct PartitionServer {
     process: usize,
     post: WeakPost,
     pipeline: Arc<Pipeline>,
@@ -205,7 +205,7 @@ pub(super) struct PartitionFollower {
     lists: HashMap<usize, Sender<()>>,
 }
 
-impl PartitionFollower {
+impl PartitionServer {
     pub(super) fn new(
         process: usize,
         post: &Arc<Post>,
@@ -213,7 +213,7 @@ impl PartitionFollower {
         control: &Control,
         fault: &Fault,
     ) -> Self {
-        PartitionFollower {
+        PartitionServer {
             process,
             post: Arc::downgrade(post),
             pipeline: Arc::new(pipeline.clone()),

@@ -31,7 +31,7 @@ use crate::source::{
 const OUTSTANDING_PER_THREAD: usize = 2;
 
 /// The processes that parse ranges for the first one.
-pub(super) struct Helpers {
+pub(super) struct ParserProcesses {
     pub(super) post: PostBox,
     /// Number of processes, with the first one.
     pub(super) processes: usize,
@@ -39,7 +39,7 @@ pub(super) struct Helpers {
     pub(super) threads: usize,
 }
 
-impl Helpers {
+impl ParserProcesses {
     /// Starts one thread per other process that hands out ranges, and one that collects the
     /// replies. Returns the handle for taking rows from the holders.
     pub(super) fn start(self, board: &RangeBoard, plan: &Arc<RangePlan>, fault: &Fault) -> OtherHolders {
@@ -88,13 +88,13 @@ fn hand_out(process: usize, board: &RangeBoard, plan: &RangePlan, post: &WeakPos
 type HeldRanges = Arc<Mutex<BTreeMap<usize, ParsedRange>>>;
 
 /// Parses ranges for the first process on separate threads, and takes their rows.
-pub(super) struct RangeFollower {
+pub(super) struct RangeServer {
     held: HeldRanges,
     requests: Sender<RangeRequest>,
     taker: Option<RangeTaker>,
 }
 
-impl RangeFollower {
+impl RangeServer {
     pub(super) fn start(
         process: usize,
         post: &Arc<Post>,
@@ -117,7 +117,7 @@ impl RangeFollower {
                 }
             });
         }
-        RangeFollower { held, requests, taker }
+        RangeServer { held, requests, taker }
     }
 
     /// Queues a range for the parser threads. Returns whether any of them still runs.

@@ -5,35 +5,35 @@ use std::sync::Arc;
 use crossbeam::channel::Receiver;
 use hushflow_operators::Fault;
 
-use super::partitions::PartitionFollower;
+use super::partitions::PartitionServer;
 use super::post::{MISMATCH, Post, ReaderMessage};
-use super::ranges::RangeFollower;
+use super::ranges::RangeServer;
 use super::spawn;
 use crate::runtime::feed::RecordDistributor;
 
-/// Does what the first process asks of another one.
-pub(super) struct Follower {
+/// Serves the requests of the first process in another one.
+pub(super) struct RequestServer {
     pub(super) dealer: RecordDistributor,
-    pub(super) ranges: RangeFollower,
-    pub(super) partitions: PartitionFollower,
+    pub(super) ranges: RangeServer,
+    pub(super) partitions: PartitionServer,
     /// Keeps the dataflow of messages until the end of the input.
     pub(super) post: Arc<Post>,
 }
 
-impl Follower {
+impl RequestServer {
     /// Begins, on a thread of its own.
     pub(super) fn start(self, received: Receiver<ReaderMessage>, fault: &Fault) {
         let raised = fault.clone();
         spawn("source", fault, move || {
-            if !self.follow(received) {
+            if !self.serve(received) {
                 raised.raise(MISMATCH);
             }
         });
     }
 
     /// Returns whether the messages fit what was read.
-    fn follow(self, received: Receiver<ReaderMessage>) -> bool {
-        let Follower { mut dealer, mut ranges, mut partitions, post } = self;
+    fn serve(self, received: Receiver<ReaderMessage>) -> bool {
+        let RequestServer { mut dealer, mut ranges, mut partitions, post } = self;
         for message in received {
             let goes_on = match message {
                 ReaderMessage::Parse(request) => ranges.parse(request),
