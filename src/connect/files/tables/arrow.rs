@@ -9,7 +9,7 @@ use arrow_ipc::reader::FileReader;
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 
-use super::METADATA;
+use super::METADATA_KEY;
 use super::columns::{ColumnValues, TableColumns};
 
 /// Encodes a table as one record batch.
@@ -32,7 +32,7 @@ pub(super) fn encode(columns: &TableColumns, metadata: String) -> Result<Vec<u8>
         fields.push(Field::new(&column.name, data_type, nullable));
         arrays.push(array);
     }
-    let schema = Schema::new(fields).with_metadata(HashMap::from([(METADATA.into(), metadata)]));
+    let schema = Schema::new(fields).with_metadata(HashMap::from([(METADATA_KEY.into(), metadata)]));
     let schema = Arc::new(schema);
     let mut writer = FileWriter::try_new(Vec::new(), &schema)?;
     writer.write(&RecordBatch::try_new(schema, arrays)?)?;
@@ -43,5 +43,5 @@ pub(super) fn encode(columns: &TableColumns, metadata: String) -> Result<Vec<u8>
 /// Returns the metadata that hushflow stored in a file, if any.
 pub(super) fn metadata(bytes: Vec<u8>) -> Result<Option<String>, ArrowError> {
     let reader = FileReader::try_new(Cursor::new(bytes), None)?;
-    Ok(reader.schema().metadata().get(METADATA).cloned())
+    Ok(reader.schema().metadata().get(METADATA_KEY).cloned())
 }

@@ -55,7 +55,7 @@ pub(in crate::connect) trait TableFolder: Send {
 }
 
 /// Key of our metadata in a file.
-const METADATA: &str = "hushflow";
+const METADATA_KEY: &str = "hushflow";
 
 impl TableFormat {
     /// Returns the reason why this build can't write it, if it can't.

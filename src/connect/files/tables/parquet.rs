@@ -13,7 +13,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{Type, TypePtr};
 
-use super::METADATA;
+use super::METADATA_KEY;
 use super::columns::{ColumnValues, TableColumn, TableColumns};
 
 /// Encodes a table, in one row group.
@@ -22,7 +22,7 @@ pub(super) fn encode(columns: &TableColumns, metadata: String) -> Result<Vec<u8>
     let schema = Type::group_type_builder("estimates").with_fields(fields).build()?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
-        .set_key_value_metadata(Some(vec![KeyValue::new(METADATA.into(), metadata)]))
+        .set_key_value_metadata(Some(vec![KeyValue::new(METADATA_KEY.into(), metadata)]))
         .build();
     let mut writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties))?;
     let mut group = writer.next_row_group()?;
@@ -78,6 +78,6 @@ fn write_column<T: DataType>(
 pub(super) fn metadata(bytes: Vec<u8>) -> Result<Option<String>, ParquetError> {
     let reader = SerializedFileReader::new(Bytes::from(bytes))?;
     let found = reader.metadata().file_metadata().key_value_metadata();
-    let ours = found.into_iter().flatten().find(|pair| pair.key == METADATA);
+    let ours = found.into_iter().flatten().find(|pair| pair.key == METADATA_KEY);
     Ok(ours.and_then(|pair| pair.value.clone()))
 }
