@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 
 use hushflow_mechanism::moments::Layout;
 use hushflow_operators::ReleasedEpoch;
-use hushflow_training::adam::{AdamError, AdamSetting, GradientSquares, Parameters, PrivateAdam};
+use hushflow_training::adam::{AdamError, AdamHyperparameters, GradientSquares, Parameters, PrivateAdam};
 use hushflow_training::linear::LinearModel;
 use thiserror::Error;
 
@@ -140,19 +140,23 @@ fn linear_model(training: &Training) -> Option<LinearModel> {
     }
 }
 
-fn setting(training: &Training) -> AdamSetting {
+fn setting(training: &Training) -> AdamHyperparameters {
     let batch_size = NonZeroU32::new(training.batch_size).unwrap_or(NonZeroU32::MIN);
-    let setting = AdamSetting::new(batch_size, training.learning_rate);
-    let adam = AdamSetting { update_norm: Some(UPDATE_NORM), ..setting };
+    let setting = AdamHyperparameters::new(batch_size, training.learning_rate);
+    let adam = AdamHyperparameters { update_norm: Some(UPDATE_NORM), ..setting };
     match training.optimiser {
-        OptimiserKind::Sgd => AdamSetting { heavy_ball: Some(0.0), squares: GradientSquares::Raw, ..setting },
-        OptimiserKind::Momentum => {
-            AdamSetting { heavy_ball: Some(training.momentum), squares: GradientSquares::Raw, ..setting }
+        OptimiserKind::Sgd => {
+            AdamHyperparameters { heavy_ball: Some(0.0), squares: GradientSquares::Raw, ..setting }
         }
-        OptimiserKind::DpAdam => AdamSetting { squares: GradientSquares::Raw, ..adam },
-        OptimiserKind::DpAdamBc => AdamSetting { squares: GradientSquares::Debiased, ..adam },
+        OptimiserKind::Momentum => AdamHyperparameters {
+            heavy_ball: Some(training.momentum),
+            squares: GradientSquares::Raw,
+            ..setting
+        },
+        OptimiserKind::DpAdam => AdamHyperparameters { squares: GradientSquares::Raw, ..adam },
+        OptimiserKind::DpAdamBc => AdamHyperparameters { squares: GradientSquares::Debiased, ..adam },
         OptimiserKind::ScaleThenPrivatise => {
-            AdamSetting { squares: GradientSquares::Scaling { damping: DAMPING }, ..adam }
+            AdamHyperparameters { squares: GradientSquares::Scaling { damping: DAMPING }, ..adam }
         }
         OptimiserKind::Jme | OptimiserKind::JointClip => adam,
     }

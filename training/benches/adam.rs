@@ -18,7 +18,7 @@ use hushflow_mechanism::strategy::buffered::{BufferedParameters, Buffers, Expone
 use hushflow_mechanism::strategy::{StrategyChoice, StrategyParameters, build_chosen};
 use hushflow_mechanism::workload::Workload;
 use hushflow_operators::{EpochCommit, Fault, Measurement};
-use hushflow_training::adam::AdamSetting;
+use hushflow_training::adam::AdamHyperparameters;
 use hushflow_training::{AdamSetup, Learner, TrainingSetup, training_loop};
 use timely::worker::Worker;
 
@@ -72,7 +72,7 @@ fn setup(steps: u64, form: impl FnOnce(Strategies) -> Strategies) -> TrainingSet
     let strategies = form(Strategies::shared(strategy));
     let mechanism = MatrixMechanism::with_participation(parameters, strategies, participation, 64);
     let measurement = Measurement::of_vectors(mechanism.expect("sound parameters")).shards_at_least(16);
-    let setting = AdamSetting::new(NonZeroU32::new(BATCH as u32).unwrap_or(NonZeroU32::MIN), 1e-3);
+    let setting = AdamHyperparameters::new(NonZeroU32::new(BATCH as u32).unwrap_or(NonZeroU32::MIN), 1e-3);
     let measurement = measurement.checkpoint_interval(u64::MAX).draw_late().build().expect("sound parts");
     TrainingSetup::in_order(measurement, AdamSetup { setting, horizon: steps }, vec![0.0; DIMENSION], BATCH)
 }

@@ -1,6 +1,6 @@
 //! The `adam` operator: turns released gradients into updates of a model's parameters.
 
-use crate::adam::{AdamError, AdamSetting, PrivateAdam, UpdatePart};
+use crate::adam::{AdamError, AdamHyperparameters, PrivateAdam, UpdatePart};
 use hushflow_mechanism::mechanism::MatrixMechanism;
 use hushflow_mechanism::moments::IntegerRow;
 use hushflow_operators::{Fault, Measurement, ReleasedEpoch, map_or_fault};
@@ -20,7 +20,7 @@ const MAX_RUNS: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct AdamSetup {
     /// The optimiser.
-    pub setting: AdamSetting,
+    pub setting: AdamHyperparameters,
     /// Number of steps.
     pub horizon: u64,
 }

@@ -28,7 +28,7 @@ use hushflow_mechanism::workload::Workload;
 use hushflow_operators::{Measurement, MeasurementError};
 use thiserror::Error;
 
-use crate::adam::{AdamError, AdamSetting, GradientSquares};
+use crate::adam::{AdamError, AdamHyperparameters, GradientSquares};
 use crate::claims::ClaimError;
 use crate::optimise::AdamSetup;
 use crate::sampling::DrawnBatches;
@@ -302,12 +302,16 @@ impl TrainingPlan {
     }
 
     /// Returns the optimiser's setting. Updates are clipped to norm 1, as in the paper's Table 4.
-    pub fn setting(&self) -> AdamSetting {
+    pub fn setting(&self) -> AdamHyperparameters {
         let squares = match self.privatisation {
             Privatisation::PostProcessing(squares) => squares,
             _ => GradientSquares::default(),
         };
         let update_norm = Some(1.0);
-        AdamSetting { squares, update_norm, ..AdamSetting::new(self.batch_size, self.learning_rate) }
+        AdamHyperparameters {
+            squares,
+            update_norm,
+            ..AdamHyperparameters::new(self.batch_size, self.learning_rate)
+        }
     }
 }

@@ -11,7 +11,7 @@ use hushflow_mechanism::noise::NoiseSource;
 use hushflow_operators::{CommitLog, EpochCommit, Fault, ReleasedEpoch};
 use timely::worker::Worker;
 
-use crate::adam::{Adam, AdamError, AdamSetting, Parameters, UpdatePart};
+use crate::adam::{Adam, AdamError, AdamHyperparameters, Parameters, UpdatePart};
 use crate::data::Split;
 use crate::model::{Network, Workspace, shuffled};
 use crate::plan::{TrainingError, TrainingPlan};
@@ -197,7 +197,7 @@ pub fn train_exactly(
     plan: &TrainingPlan,
     seed: u64,
 ) -> Result<Vec<Pass>, TrainingError> {
-    let setting = AdamSetting { update_norm: None, ..plan.setting() };
+    let setting = AdamHyperparameters { update_norm: None, ..plan.setting() };
     setting.check()?;
     let order = shuffled(images.training.len(), seed);
     let mut parameters = Parameters::new(network.initial(seed), &setting);

@@ -32,10 +32,10 @@
 //! # Keeping v usable
 //! A released v_t is unbiased and has the noise deviation `d_t = τ₂‖(A(β₂)C₂⁻¹)_t‖/m`, the same in
 //! all coordinates. Where the truth is far below d_t, about half of the v_t are negative. So v_t is
-//! floored at `κ d_t`, where κ is [`AdamSetting::floor_deviations`]. Then no v_t has a relative
-//! standard error above 1/κ, no root one above 1/(2κ) to first order, and no coordinate's step is
-//! longer than `α|m_t|/√(κ d_t)`. If noise dominates everywhere, every coordinate is at the floor
-//! and Adam is momentum with the step α/√(κ d_t).
+//! floored at `κ d_t`, where κ is [`AdamHyperparameters::floor_deviations`]. Then no v_t has a
+//! relative standard error above 1/κ, no root one above 1/(2κ) to first order, and no coordinate's
+//! step is longer than `α|m_t|/√(κ d_t)`. If noise dominates everywhere, every coordinate is at the
+//! floor and Adam is momentum with the step α/√(κ d_t).
 //!
 //! From noise alone, DP-AdamBC's v_t has the deviation `√2·√(Σ_i A(β₂)_ti² φ_i⁴)`, where φ_i² is
 //! the subtracted variance. (The noise of steps counts as independent, as it is for C = I.) It has
@@ -71,7 +71,7 @@ mod setting;
 mod tests;
 
 pub use private::{PrivateAdam, SecondMomentNoise, second_moment_noise};
-pub use setting::{AdamError, AdamSetting, GradientSquares};
+pub use setting::{AdamError, AdamHyperparameters, GradientSquares};
 
 use hushflow_mechanism::moments::squared_norm;
 use serde::{Deserialize, Serialize};
@@ -80,10 +80,10 @@ use std::borrow::Borrow;
 /// The averages of a run of coordinates: plain Adam, exact or of noisy increments.
 ///
 /// ```
-/// use hushflow_training::adam::{Adam, AdamSetting};
+/// use hushflow_training::adam::{Adam, AdamHyperparameters};
 /// use std::num::NonZeroU32;
 ///
-/// let mut adam = Adam::new(&AdamSetting::new(NonZeroU32::MIN, 0.1), 2);
+/// let mut adam = Adam::new(&AdamHyperparameters::new(NonZeroU32::MIN, 0.1), 2);
 /// let mut direction = [0.0; 2];
 /// let gradient = [3.0, -0.5];
 /// adam.step(&gradient, &gradient.map(|g| g * g), 0.0, &mut direction);
@@ -103,7 +103,7 @@ pub struct Adam {
 
 impl Adam {
     /// Starts before the first step.
-    pub fn new(setting: &AdamSetting, coordinates: usize) -> Self {
+    pub fn new(setting: &AdamHyperparameters, coordinates: usize) -> Self {
         Self {
             decays: [setting.first_decay.get(), setting.second_decay.get()],
             stability: setting.stability,
@@ -194,7 +194,7 @@ pub struct Parameters {
 
 impl Parameters {
     /// Starts from these parameters.
-    pub fn new(values: Vec<f64>, setting: &AdamSetting) -> Self {
+    pub fn new(values: Vec<f64>, setting: &AdamHyperparameters) -> Self {
         Self {
             values,
             scale: Vec::new(),

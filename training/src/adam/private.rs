@@ -1,7 +1,7 @@
 //! Adam over a release: decodes a run of parameters block by block and passes the increments to
 //! [`Adam`]. The noise in v is known step by step, before any data.
 
-use super::{Adam, AdamError, AdamSetting, GradientSquares, UpdatePart};
+use super::{Adam, AdamError, AdamHyperparameters, GradientSquares, UpdatePart};
 use hushflow_mechanism::mechanism::MatrixMechanism;
 use hushflow_mechanism::moments::IntegerRow;
 use hushflow_mechanism::release::in_real_units;
@@ -16,7 +16,7 @@ const BLOCK: usize = 2048;
 
 /// The optimiser's state for a run of parameters. Its inputs are public.
 pub struct PrivateAdam {
-    setting: AdamSetting,
+    setting: AdamHyperparameters,
     run: Range<usize>,
     /// Real value of a unit of each moment's grid, for means over the batch.
     units: [f64; 2],
@@ -52,7 +52,7 @@ impl PrivateAdam {
     /// [`AdamError`] for numbers out of range and for a release that lacks required moments.
     pub fn new(
         mechanism: &MatrixMechanism,
-        setting: AdamSetting,
+        setting: AdamHyperparameters,
         run: Range<usize>,
         horizon: u64,
     ) -> Result<Self, AdamError> {
@@ -258,7 +258,7 @@ pub struct SecondMomentNoise {
 /// formulas at the head of [`adam`](super).
 pub fn second_moment_noise(
     mechanism: &MatrixMechanism,
-    setting: &AdamSetting,
+    setting: &AdamHyperparameters,
     horizon: u64,
 ) -> Vec<SecondMomentNoise> {
     let layout = mechanism.layout();

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 /// Parameters of the optimiser. Those of the release are separate.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamSetting {
+pub struct AdamHyperparameters {
     /// m, the public number of records in a step. Released sums are divided by it, even if records
     /// were dropped.
     pub batch_size: NonZeroU32,
@@ -99,7 +99,7 @@ pub enum AdamError {
     Step(#[from] StepError),
 }
 
-impl AdamSetting {
+impl AdamHyperparameters {
     /// Returns the setting of Kingma & Ba for batches of this size: β₁ = 0.9, β₂ = 0.999, ε = 10⁻⁸.
     /// κ = 1, squares are debiased, updates are not clipped.
     pub fn new(batch_size: NonZeroU32, learning_rate: f64) -> Self {

@@ -19,10 +19,10 @@ const STEPS: u64 = 12;
 const CLIP_NORM: f64 = 2.0;
 const BATCHES_OF_FOUR: Method = Method::BatchSquares { size: NonZeroU32::new(4).unwrap() };
 
-fn setting(batch_size: u32) -> AdamSetting {
-    AdamSetting {
+fn setting(batch_size: u32) -> AdamHyperparameters {
+    AdamHyperparameters {
         second_decay: Decay::new(0.8).unwrap(),
-        ..AdamSetting::new(NonZeroU32::new(batch_size).unwrap(), 0.1)
+        ..AdamHyperparameters::new(NonZeroU32::new(batch_size).unwrap(), 0.1)
     }
 }
 
@@ -130,9 +130,9 @@ fn a_release_without_noise_gives_plain_adam() {
         for method in [Method::Jme, Method::Pp, BATCHES_OF_FOUR] {
             let mechanism = mechanism(method, 5, &strategies, "1");
             let (layout, setting) =
-                (mechanism.layout(), AdamSetting { squares: GradientSquares::Raw, ..setting(4) });
+                (mechanism.layout(), AdamHyperparameters { squares: GradientSquares::Raw, ..setting(4) });
             // No noise, so no floor.
-            let setting = AdamSetting { floor_deviations: 0.0, ..setting };
+            let setting = AdamHyperparameters { floor_deviations: 0.0, ..setting };
             let mut whole = PrivateAdam::new(&mechanism, setting, 0..5, STEPS).unwrap();
             let mut part = PrivateAdam::new(&mechanism, setting, 2..4, STEPS).unwrap();
             let mut plain = Adam::new(&setting, 5);
@@ -230,7 +230,7 @@ fn noise_in_m_has_the_covariance_of_the_theorem() {
         for method in [Method::Jme, Method::Pp] {
             let mechanism = mechanism(method, COORDINATES, &strategies, "3x4");
             let layout = mechanism.layout();
-            let setting = AdamSetting { stability: 1e12, ..setting(4) };
+            let setting = AdamHyperparameters { stability: 1e12, ..setting(4) };
             let mut adam = PrivateAdam::new(&mechanism, setting, 0..COORDINATES, STEPS).unwrap();
             let mut found: Vec<Vec<f64>> = Vec::new();
             noise_alone(&mechanism, 6, |values| found.push(push(&mut adam, layout, values).direction));
@@ -361,8 +361,8 @@ fn scaling_cancels_and_does_not_amplify_noise() {
     let strategies = strategies().remove(0);
     let mechanism = mechanism(Method::Pp, 3, &strategies, "1");
     let layout = mechanism.layout();
-    let scaled = AdamSetting { squares: GradientSquares::Scaling { damping: 0.1 }, ..setting(1) };
-    let raw = AdamSetting { squares: GradientSquares::Raw, ..scaled };
+    let scaled = AdamHyperparameters { squares: GradientSquares::Scaling { damping: 0.1 }, ..setting(1) };
+    let raw = AdamHyperparameters { squares: GradientSquares::Raw, ..scaled };
     let [mut scaling, mut plain] =
         [scaled, raw].map(|setting| PrivateAdam::new(&mechanism, setting, 0..3, STEPS).unwrap());
     let gradient = [0.5, -0.1, 0.001];
@@ -392,7 +392,7 @@ fn extreme_gradients_give_finite_parameters() {
         (Method::Pp, GradientSquares::Scaling { damping: 0.1 }),
     ] {
         let mechanism = mechanism(method, 2, &strategies().remove(1), "1");
-        let (layout, setting) = (mechanism.layout(), AdamSetting { squares, ..setting(3) });
+        let (layout, setting) = (mechanism.layout(), AdamHyperparameters { squares, ..setting(3) });
         let mut adam = PrivateAdam::new(&mechanism, setting, 0..2, STEPS).unwrap();
         let mut parameters = Parameters::new(vec![1.0; 2], &setting);
         let mut shard = ReleaseShard::new(0, Shards::new(1, layout, 1), &mechanism, NoiseSource::Seeded(3));
@@ -417,7 +417,7 @@ fn updates_are_clipped_in_norm() {
     let part = |start, direction: Vec<f64>| UpdatePart::new(start, direction, Vec::new());
     let parts = [part(0, vec![3.0, 0.0]), part(2, vec![-4.0])];
     let applied = |update_norm| {
-        let setting = AdamSetting { update_norm, ..setting(1) };
+        let setting = AdamHyperparameters { update_norm, ..setting(1) };
         let mut parameters = Parameters::new(vec![0.0; 3], &setting);
         parameters.apply(&parts).unwrap();
         parameters.values().to_vec()
@@ -440,24 +440,24 @@ fn updates_are_clipped_in_norm() {
 
 #[test]
 fn invalid_settings_are_refused() {
-    let check = |setting: AdamSetting, message: &str| {
+    let check = |setting: AdamHyperparameters, message: &str| {
         let found = setting.check().unwrap_err().to_string();
         assert!(found.starts_with(message), "{found}");
     };
     for value in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        check(AdamSetting { learning_rate: value, ..setting(1) }, "learning_rate is");
-        check(AdamSetting { stability: value, ..setting(1) }, "stability is");
-        check(AdamSetting { update_norm: Some(value), ..setting(1) }, "update_norm is");
+        check(AdamHyperparameters { learning_rate: value, ..setting(1) }, "learning_rate is");
+        check(AdamHyperparameters { stability: value, ..setting(1) }, "stability is");
+        check(AdamHyperparameters { update_norm: Some(value), ..setting(1) }, "update_norm is");
         let squares = GradientSquares::Scaling { damping: value };
-        check(AdamSetting { squares, ..setting(1) }, "damping is");
+        check(AdamHyperparameters { squares, ..setting(1) }, "damping is");
     }
-    check(AdamSetting { floor_deviations: -1.0, ..setting(1) }, "floor_deviations is -1.0");
+    check(AdamHyperparameters { floor_deviations: -1.0, ..setting(1) }, "floor_deviations is -1.0");
     for decay in [0.0, 1.0, -0.1, f64::NAN] {
         assert!(Decay::new(decay).is_err());
     }
     let strategies = strategies().remove(0);
     let both = mechanism(Method::Jme, 2, &strategies, "1");
-    let scaling = AdamSetting { squares: GradientSquares::Scaling { damping: 1.0 }, ..setting(1) };
+    let scaling = AdamHyperparameters { squares: GradientSquares::Scaling { damping: 1.0 }, ..setting(1) };
     assert_eq!(scaling.check_release(&both), Err(AdamError::Scaling { method: Method::Jme }));
     let mut adam = PrivateAdam::new(&both, setting(1), 0..2, 1).unwrap();
     assert_eq!(adam.push([&[0i64; 2][..]], [&[0i64][..]]), Err(AdamError::Length { found: 1, expected: 2 }));
@@ -478,7 +478,7 @@ fn invalid_settings_are_refused() {
 
 #[test]
 fn heavy_ball_momentum_is_the_sum_of_decayed_gradients() {
-    let setting = AdamSetting { heavy_ball: Some(0.5), ..setting(1) };
+    let setting = AdamHyperparameters { heavy_ball: Some(0.5), ..setting(1) };
     let (mut adam, mut direction) = (Adam::new(&setting, 1), [0.0]);
     let mut parameters = Parameters::new(vec![0.0], &setting);
     for (expected, value) in [(1.0, -0.05), (1.5, -0.125), (1.75, -0.2125)] {
@@ -488,7 +488,7 @@ fn heavy_ball_momentum_is_the_sum_of_decayed_gradients() {
         assert!((parameters.values()[0] - value).abs() < 1e-15, "α is 0.1, and half of it is taken");
     }
     for decay in [-0.1, 1.0, f64::NAN] {
-        let error = AdamSetting { heavy_ball: Some(decay), ..setting }.check().unwrap_err();
+        let error = AdamHyperparameters { heavy_ball: Some(decay), ..setting }.check().unwrap_err();
         assert!(error.to_string().starts_with("heavy_ball is"), "{error}");
     }
 }

@@ -8,7 +8,7 @@
 //! of each step needs a run of its own.
 
 use super::*;
-use crate::adam::AdamSetting;
+use crate::adam::AdamHyperparameters;
 use hushflow_mechanism::mechanism::{MatrixMechanism, MomentParameters, Strategies};
 use hushflow_mechanism::moments::{IntegerRow, SecondMoment};
 use hushflow_mechanism::noise::{NoiseSource, Offsets};
@@ -90,8 +90,8 @@ impl Learner for QuadraticLearner {
     }
 }
 
-fn setting() -> AdamSetting {
-    AdamSetting::new(NonZeroU32::new(RECORDS as u32).unwrap(), 0.05)
+fn setting() -> AdamHyperparameters {
+    AdamHyperparameters::new(NonZeroU32::new(RECORDS as u32).unwrap(), 0.05)
 }
 
 fn buffered() -> Strategies {
