@@ -16,9 +16,9 @@ pub(crate) enum Fact {
     Has(&'static str),
     Lacks(&'static str),
     /// The field is one of these words.
-    Is(&'static str, Words),
+    Is(&'static str, WordSet),
     /// The field is absent, or another word.
-    IsNot(&'static str, Words),
+    IsNot(&'static str, WordSet),
     /// The field is a list of one item.
     IsSingle(&'static str),
     /// The field is absent, or not a list of one item.
@@ -29,14 +29,14 @@ pub(crate) enum Fact {
     IsNotFlag(&'static str, bool),
     /// The field is an address of one of these schemes, or a list of such addresses. Standard
     /// input is the scheme `-`.
-    LeadsTo(&'static str, Words),
+    LeadsTo(&'static str, WordSet),
     /// The field is absent, or an address of another scheme.
-    LeadsElsewhere(&'static str, Words),
+    LeadsElsewhere(&'static str, WordSet),
 }
 
-/// Words of a field.
+/// Words that a field may have.
 #[derive(Clone, Copy)]
-pub(crate) enum Words {
+pub(crate) enum WordSet {
     These(&'static [&'static str]),
     /// The words of a table.
     Of(fn() -> Vec<&'static str>),
@@ -62,11 +62,11 @@ pub(crate) struct Breach {
     pub(crate) path: &'static str,
 }
 
-impl Words {
+impl WordSet {
     pub(crate) fn list(self) -> Vec<&'static str> {
         match self {
-            Words::These(words) => words.to_vec(),
-            Words::Of(words) => words(),
+            WordSet::These(words) => words.to_vec(),
+            WordSet::Of(words) => words(),
         }
     }
 }
@@ -155,7 +155,7 @@ impl Fact {
     }
 }
 
-fn word(words: Words) -> Value {
+fn word(words: WordSet) -> Value {
     json!({ "enum": words.list() })
 }
 
@@ -205,7 +205,7 @@ impl Found<'_> {
         self.value.and_then(DeValue::as_bool) == Some(flag)
     }
 
-    fn leads_to(&self, schemes: Words) -> bool {
+    fn leads_to(&self, schemes: WordSet) -> bool {
         let leads =
             |value: &DeValue<'_>| value.as_str().is_some_and(|text| has_scheme(text, &schemes.list()));
         self.value.is_some_and(|value| match value.as_array() {
@@ -214,7 +214,7 @@ impl Found<'_> {
         })
     }
 
-    fn is_word(&self, words: Words) -> bool {
+    fn is_word(&self, words: WordSet) -> bool {
         self.value.and_then(DeValue::as_str).is_some_and(|word| words.list().contains(&word))
     }
 }

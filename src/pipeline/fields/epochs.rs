@@ -8,7 +8,7 @@ use crate::document::definition::{
 };
 use crate::document::rules::Fact::{Has, Is, Lacks};
 use crate::document::rules::Rule;
-use crate::document::rules::Words::These;
+use crate::document::rules::WordSet::These;
 
 /// Words of `clock`.
 pub(in crate::pipeline) const CLOCK: &[Word<ClockSource>] = &[

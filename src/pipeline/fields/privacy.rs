@@ -9,7 +9,7 @@ use crate::document::definition::{
 };
 use crate::document::rules::Fact::{Has, Is, Lacks};
 use crate::document::rules::Rule;
-use crate::document::rules::Words::These;
+use crate::document::rules::WordSet::These;
 
 /// Words of `neighbours`.
 pub(in crate::pipeline) const NEIGHBOURS: &[Word<Neighbours>] = &[

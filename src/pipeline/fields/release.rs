@@ -12,7 +12,7 @@ use crate::document::definition::{
 };
 use crate::document::rules::Fact::{Has, Is, IsNot, Lacks};
 use crate::document::rules::Rule;
-use crate::document::rules::Words::{Of, These};
+use crate::document::rules::WordSet::{Of, These};
 use crate::estimates::{all_workloads, schedules};
 
 /// Words of `method` that release moments.

@@ -6,7 +6,7 @@ use super::METHODS;
 use super::release::{covariances, estimators, means};
 use crate::document::rules::Fact::{Has, Is, IsNot, IsNotSingle, IsSingle, Lacks};
 use crate::document::rules::Rule;
-use crate::document::rules::Words::{Of, These};
+use crate::document::rules::WordSet::{Of, These};
 
 pub(super) const RULES: &[Rule] = &[
     Rule { when: &[Lacks("training")], then: &[Has("epochs")], message: "" },

@@ -10,7 +10,7 @@ use crate::document::definition::{
 };
 use crate::document::rules::Fact::{Has, Is, IsFlag, IsNot, IsNotFlag, Lacks, LeadsElsewhere, LeadsTo};
 use crate::document::rules::Rule;
-use crate::document::rules::Words::{Of, These};
+use crate::document::rules::WordSet::{Of, These};
 use crate::pipeline::{MissingPolicy, Preflight, RowPolicy};
 
 /// Words of `missing`.

@@ -5,7 +5,7 @@ use crate::document::definition::{
 };
 use crate::document::rules::Fact::{Has, Is, IsNot, Lacks};
 use crate::document::rules::Rule;
-use crate::document::rules::Words::These;
+use crate::document::rules::WordSet::These;
 use crate::pipeline::training::{ModelKind, OptimiserKind, RowOrder};
 use hushflow_mechanism::sampling::Sampling;
 
