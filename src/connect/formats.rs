@@ -59,7 +59,7 @@ const TIMES: &str = "seconds, milliseconds, microseconds or nanoseconds since 19
 /// `time_format` of a source.
 pub(crate) const TIME_FORMAT: FieldDefinition = FieldDefinition::optional(
     "time_format",
-    FieldType::Form(TIMES, "^((milli|micro|nano)?seconds|.*%.*)$"),
+    FieldType::Pattern(TIMES, "^((milli|micro|nano)?seconds|.*%.*)$"),
     "dates and RFC 3339 times",
     "\"seconds\"",
     "How times are written: as numbers of this unit since 1970, or in a pattern of `strftime`, such as \

@@ -147,7 +147,7 @@ const PASSWORD: SecretFields = SecretFields { variable: "password_env", file: "p
 pub(super) const TOKEN: SecretFields = SecretFields { variable: "token_env", file: "token_file" };
 
 /// The name of an environment variable.
-pub(super) const VARIABLE: FieldType = FieldType::Form(
+pub(super) const VARIABLE: FieldType = FieldType::Pattern(
     "the name of an environment variable, such as \"BROKER_PASSWORD\"",
     "^[A-Za-z_][A-Za-z0-9_]*$",
 );

@@ -68,9 +68,9 @@ pub(crate) enum Presence {
 pub(crate) enum FieldType {
     /// Any text that is not empty.
     Text,
-    /// A text in a special form. The error message describes the form, and all such texts match the
-    /// pattern.
-    Form(&'static str, &'static str),
+    /// A text of a form that the first text describes, after "expected". All such texts match the
+    /// pattern, which is the second one.
+    Pattern(&'static str, &'static str),
     /// A text in one of these forms.
     Forms(fn() -> Vec<Form>),
     /// One of these words.
@@ -185,7 +185,7 @@ impl FieldType {
     pub(crate) fn expected(self) -> String {
         match self {
             Self::Text => "a text in quotes".into(),
-            Self::Form(expected, _) => expected.into(),
+            Self::Pattern(expected, _) => expected.into(),
             Self::Forms(forms) => listed(forms().iter().map(|form| form.usage.clone())),
             Self::Words(words) => listed(words().iter().map(|form| format!("{:?}", form.usage))),
             Self::Number(range) => range.expected(),

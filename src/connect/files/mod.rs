@@ -50,7 +50,7 @@ pub(super) const SYSTEM: System = System {
         ),
         FieldDefinition::optional(
             "rotate",
-            FieldType::Form("a size such as \"100 epochs\", \"64 MiB\" or \"1 GiB\"", super::SIZE),
+            FieldType::Pattern("a size such as \"100 epochs\", \"64 MiB\" or \"1 GiB\"", super::SIZE),
             "a file of lines grows without limit; a file of a table has 100 epochs",
             "\"100 epochs\"",
             "When a new file is started.",

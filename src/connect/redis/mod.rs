@@ -41,7 +41,7 @@ pub(super) const SYSTEM: System = System {
         STREAM,
         FieldDefinition::optional(
             "keep",
-            FieldType::Form("a number such as \"1000 epochs\"", "^[0-9]+ epochs?$"),
+            FieldType::Pattern("a number such as \"1000 epochs\"", "^[0-9]+ epochs?$"),
             "the stream grows without limit",
             "\"1000 epochs\"",
             "Approximate number of epochs that the server keeps.",

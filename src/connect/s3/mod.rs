@@ -56,7 +56,7 @@ pub(super) const SYSTEM: System = System {
         ),
         FieldDefinition::with_default(
             "rotate",
-            FieldType::Form("a number of epochs such as \"100 epochs\"", SIZE),
+            FieldType::Pattern("a number of epochs such as \"100 epochs\"", SIZE),
             "\"100 epochs\"",
             "\"1000 epochs\"",
             "Number of epochs in an object.",
@@ -72,7 +72,7 @@ pub(super) const SYSTEM: System = System {
 
 const ENDPOINT: FieldDefinition = FieldDefinition::optional(
     "endpoint",
-    FieldType::Form(
+    FieldType::Pattern(
         "the address of a store, such as \"https://host:9000\", without a user",
         "^https?://[^/@?#]+",
     ),

@@ -116,7 +116,7 @@ pub(super) static EPOCHS: SectionDefinition = SectionDefinition {
         ),
         Field::optional(
             "timezone",
-            FieldType::Form("a name of the time zone database such as \"America/New_York\"", "^[A-Za-z]"),
+            FieldType::Pattern("a name of the time zone database such as \"America/New_York\"", "^[A-Za-z]"),
             "UTC; a day has 24 hours",
             "\"America/New_York\"",
             "Time zone of the calendar, of dates in tables, and of times in the data without an offset: the first of two \

@@ -201,7 +201,7 @@ static STATE: SectionDefinition = SectionDefinition {
         ),
         Field::with_default(
             "keep",
-            FieldType::Form(
+            FieldType::Pattern(
                 "\"all\", a number of epochs such as \"100 epochs\", or an age such as \"30 days\"",
                 "^(all|.*[0-9].*|(sec|second|min|minute|hr|hour|day|wk|week)s?)$",
             ),

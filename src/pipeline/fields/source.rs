@@ -99,7 +99,7 @@ const FIELDS: &[Field] = &[
     ),
     Field::with_default(
         "journal_limit",
-        FieldType::Form("a size from \"8 MiB\", such as \"512 MiB\" or \"2 GB\"", SIZE),
+        FieldType::Pattern("a size from \"8 MiB\", such as \"512 MiB\" or \"2 GB\"", SIZE),
         "\"1 GiB\"",
         "\"512 MiB\"",
         "Size of the journal at which senders wait.",

@@ -138,7 +138,7 @@ fn value(field: FieldType) -> Value {
     let text = || json!({ "type": "string", "minLength": 1 });
     match field {
         FieldType::Text => text(),
-        FieldType::Form(_, pattern) => json!({ "type": "string", "pattern": pattern }),
+        FieldType::Pattern(_, pattern) => json!({ "type": "string", "pattern": pattern }),
         FieldType::Duration { .. } => json!({ "type": "string", "pattern": DURATION }),
         FieldType::Forms(forms) => {
             let patterns: Vec<String> = forms().iter().map(|form| pattern(&form.usage)).collect();
