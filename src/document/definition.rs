@@ -72,9 +72,9 @@ pub(crate) enum FieldType {
     /// pattern, which is the second one.
     Pattern(&'static str, &'static str),
     /// A text in one of these forms.
-    Forms(fn() -> Vec<Form>),
+    Forms(fn() -> Vec<ValueForm>),
     /// One of these words.
-    Words(fn() -> Vec<Form>),
+    Words(fn() -> Vec<ValueForm>),
     Number(Range),
     /// A whole number.
     Count {
@@ -104,8 +104,8 @@ pub(crate) enum FieldType {
     Sections(&'static SectionDefinition),
 }
 
-/// A form of a field's value, or one of its words.
-pub(crate) struct Form {
+/// A form of a value of a field, or one of its words.
+pub(crate) struct ValueForm {
     pub(crate) usage: String,
     /// Its meaning.
     pub(crate) about: &'static str,
@@ -159,8 +159,8 @@ pub(crate) const fn word<T: Copy>(name: &'static str, value: T, about: &'static 
 }
 
 /// Returns the words of a list with their meanings.
-pub(crate) fn forms<T>(words: &[Word<T>]) -> Vec<Form> {
-    words.iter().map(|word| Form { usage: word.name.into(), about: word.about }).collect()
+pub(crate) fn forms<T>(words: &[Word<T>]) -> Vec<ValueForm> {
+    words.iter().map(|word| ValueForm { usage: word.name.into(), about: word.about }).collect()
 }
 
 /// The form of a duration, for messages.

@@ -31,7 +31,7 @@ use hushflow_mechanism::view::Moments;
 use hushflow_mechanism::workload::{Decay, Workload};
 use serde_json::{Map, Value};
 
-use crate::document::definition::{FieldDefinition, FieldType, Form, Presence};
+use crate::document::definition::{FieldDefinition, FieldType, Presence, ValueForm};
 use crate::document::{Document, Field, Section};
 use crate::histogram::Histogram;
 use crate::spelling::did_you_mean;
@@ -185,8 +185,8 @@ impl EstimatorKind {
         ESTIMATORS.iter().find(fits).unwrap_or(&moments::ESTIMATOR)
     }
 
-    fn form(&self) -> Form {
-        Form { usage: self.name.into(), about: self.help }
+    fn form(&self) -> ValueForm {
+        ValueForm { usage: self.name.into(), about: self.help }
     }
 
     /// Returns what the log lacks for this estimator and the consequence; `None` if the log has all

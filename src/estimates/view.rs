@@ -13,7 +13,7 @@ use hushflow_mechanism::workload::Workload;
 use super::{ESTIMATORS, EstimatorKind, HistogramNeed, LogFacts, ViewEstimator, moments};
 use crate::document::Section;
 use crate::document::definition::{
-    FieldDefinition, FieldGroup, FieldType, Form, GroupTest, Range, SectionDefinition, Word, forms, word,
+    FieldDefinition, FieldGroup, FieldType, GroupTest, Range, SectionDefinition, ValueForm, Word, forms, word,
 };
 use crate::strategies::matrix::read_workload;
 use crate::strategies::schedule::LearningRates;
@@ -133,19 +133,19 @@ const KEYS: &[Word<bool>] = &[
 ];
 
 /// Returns all workloads and their definitions.
-pub(crate) fn all_workloads() -> Vec<Form> {
+pub(crate) fn all_workloads() -> Vec<ValueForm> {
     let file = (
         "matrix:PATH",
         "Sum of the epochs so far with the weights in row t of a lower-triangular matrix: a CSV file without header, \
          with a row and a column for each epoch.",
     );
     let forms = Workload::FORMS.iter().copied().chain([file]);
-    forms.map(|(usage, about)| Form { usage: usage.into(), about }).collect()
+    forms.map(|(usage, about)| ValueForm { usage: usage.into(), about }).collect()
 }
 
 /// Returns all schedules and their definitions.
-pub(crate) fn schedules() -> Vec<Form> {
-    LearningRates::FORMS.iter().map(|&(usage, about)| Form { usage: usage.into(), about }).collect()
+pub(crate) fn schedules() -> Vec<ValueForm> {
+    LearningRates::FORMS.iter().map(|&(usage, about)| ValueForm { usage: usage.into(), about }).collect()
 }
 
 /// A workload over the releases. Views cost no privacy and may change between runs.

@@ -7,8 +7,8 @@ use hushflow_mechanism::mechanism::method::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow_mechanism::strategy::KINDS;
 
 use crate::document::definition::{
-    FieldDefinition as Field, FieldGroup, FieldType, Form, GroupTest, Range, SectionDefinition, Word, forms,
-    word,
+    FieldDefinition as Field, FieldGroup, FieldType, GroupTest, Range, SectionDefinition, ValueForm, Word,
+    forms, word,
 };
 use crate::document::rules::Fact::{Has, Is, IsNot, Lacks};
 use crate::document::rules::Rule;
@@ -28,15 +28,16 @@ pub(in crate::pipeline) const METHODS: &[Word<Method>] = &[
     word("joint-clip", Method::JointClip, "Record and products clipped together."),
 ];
 
-fn methods() -> Vec<Form> {
-    let means = MeanMethod::ALL.map(|method| Form { usage: method.name().into(), about: method.about() });
+fn methods() -> Vec<ValueForm> {
+    let means =
+        MeanMethod::ALL.map(|method| ValueForm { usage: method.name().into(), about: method.about() });
     let covariances =
-        CovarianceMethod::ALL.map(|method| Form { usage: method.name().into(), about: method.about() });
+        CovarianceMethod::ALL.map(|method| ValueForm { usage: method.name().into(), about: method.about() });
     forms(METHODS).into_iter().chain(means).chain(covariances).collect()
 }
 
-fn strategies() -> Vec<Form> {
-    let form = |usage: &str, about| Form { usage: usage.into(), about };
+fn strategies() -> Vec<ValueForm> {
+    let form = |usage: &str, about| ValueForm { usage: usage.into(), about };
     let kinds = KINDS.iter().map(|kind| form(&kind.usage(), kind.help()));
     let others = [
         form("normalized-…", "A root above, with columns of norm 1."),
@@ -220,8 +221,11 @@ const COVARIANCES: &[Field] = &[Field::optional(
 /// Word of `window` for all epochs so far.
 pub(in crate::pipeline) const GROWING: &str = "growing";
 
-fn growing() -> Vec<Form> {
-    vec![Form { usage: GROWING.into(), about: "All epochs so far, each time that their number has doubled." }]
+fn growing() -> Vec<ValueForm> {
+    vec![ValueForm {
+        usage: GROWING.into(),
+        about: "All epochs so far, each time that their number has doubled.",
+    }]
 }
 
 /// Largest number of epochs in a window or a stride.
@@ -246,10 +250,10 @@ const WINDOWS: &[Field] = &[
     .costs("A larger one has fewer windows, each with more of the budget. With stride = window none overlap."),
 ];
 
-fn scales() -> Vec<Form> {
+fn scales() -> Vec<ValueForm> {
     vec![
-        Form { usage: "auto".into(), about: "They are estimated." },
-        Form {
+        ValueForm { usage: "auto".into(), about: "They are estimated." },
+        ValueForm {
             usage: "whiten".into(),
             about: "They and their directions are estimated, for correlated columns.",
         },

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{TERMS, new_words, presence, printed_groups, sections, type_of};
-use crate::document::definition::{FieldDefinition, Form, SectionDefinition};
+use crate::document::definition::{FieldDefinition, SectionDefinition, ValueForm};
 
 const HEAD: &str = "\
 # The pipeline file
@@ -67,12 +67,12 @@ fn add_row(page: &mut String, field: &FieldDefinition) {
     let _ = writeln!(page, "| {} |", cells.join(" | "));
 }
 
-fn add_words(page: &mut String, field: &FieldDefinition, words: Vec<Form>) {
+fn add_words(page: &mut String, field: &FieldDefinition, words: Vec<ValueForm>) {
     if words.is_empty() {
         return;
     }
     let _ = write!(page, "\n| `{}` | |\n|---|---|\n", field.key);
-    for Form { usage, about } in words {
+    for ValueForm { usage, about } in words {
         let usage = usage.replace('|', "\\|");
         let _ = writeln!(page, "| `{usage}` | {about} |");
     }

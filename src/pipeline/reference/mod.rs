@@ -9,7 +9,7 @@ mod tests;
 mod text;
 
 use super::fields::PIPELINE;
-use crate::document::definition::{FieldDefinition, FieldType, Form, Presence, SectionDefinition};
+use crate::document::definition::{FieldDefinition, FieldType, Presence, SectionDefinition, ValueForm};
 
 pub use markdown::markdown;
 pub use schema::json_schema;
@@ -65,17 +65,17 @@ fn type_of(value: FieldType) -> String {
 }
 
 /// Returns the words of a field, unless an earlier field of its group has the same.
-fn new_words(fields: &[FieldDefinition], at: usize) -> Vec<Form> {
+fn new_words(fields: &[FieldDefinition], at: usize) -> Vec<ValueForm> {
     let own = words(fields[at].value);
-    let usages = |forms: &[Form]| forms.iter().map(|form| form.usage.clone()).collect::<Vec<_>>();
+    let usages = |forms: &[ValueForm]| forms.iter().map(|form| form.usage.clone()).collect::<Vec<_>>();
     let is_same = |earlier: &FieldDefinition| usages(&words(earlier.value)) == usages(&own);
     if fields[..at].iter().any(is_same) { Vec::new() } else { own }
 }
 
-fn words(value: FieldType) -> Vec<Form> {
+fn words(value: FieldType) -> Vec<ValueForm> {
     match value {
         FieldType::Words(words) => {
-            words().into_iter().map(|form| Form { usage: format!("{:?}", form.usage), ..form }).collect()
+            words().into_iter().map(|form| ValueForm { usage: format!("{:?}", form.usage), ..form }).collect()
         }
         FieldType::Forms(forms) => forms(),
         FieldType::Either(types) => types.iter().flat_map(|value| words(*value)).collect(),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{TERMS, new_words, presence, printed_groups, sections, type_of};
-use crate::document::definition::{FieldDefinition, Form, SectionDefinition};
+use crate::document::definition::{FieldDefinition, SectionDefinition, ValueForm};
 
 /// Name of the glossary among the sections.
 const WORDS: &str = "words";
@@ -63,7 +63,7 @@ impl Page {
         }
     }
 
-    fn field(&mut self, field: &FieldDefinition, words: Vec<Form>) {
+    fn field(&mut self, field: &FieldDefinition, words: Vec<ValueForm>) {
         let without = match presence(field) {
             required if required == "required" => required,
             without => format!("without it: {without}"),
@@ -78,7 +78,7 @@ impl Page {
         if !field.privacy.is_empty() {
             self.paragraph(&format!("Privacy: {}", field.privacy), 6);
         }
-        for Form { usage, about } in words {
+        for ValueForm { usage, about } in words {
             self.paragraph(&format!("{usage}: {about}"), 8);
         }
         self.text.push('\n');
