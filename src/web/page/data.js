@@ -24,6 +24,20 @@ async function load(path, query) {
   return JSON.parse(text);
 }
 
+/// Loads the readings that a query asks for. Returns null if they are being loaded already, or if
+/// others are asked for meanwhile.
+async function loadReadings(query) {
+  const name = query.toString();
+  if (loading === name) return null;
+  leave();
+  status("waiting", "reading");
+  loading = name;
+  const readings = await load("readings", query);
+  if (loading !== name) return null;
+  loading = null;
+  return readings;
+}
+
 /// One series of one key, as a chart draws it: `good` where noise does not hide it.
 function lineOf(readings, key, of) {
   const [own, at] = [readings.keys.find((found) => found.key === key), readings.of.indexOf(of)];

@@ -9,13 +9,8 @@ async function showDetail(state, of) {
   const query = queryOf(state, group);
   const name = query.toString();
   if (detail?.name !== name) {
-    if (loading === name) return;
-    leave();
-    status("waiting", "reading");
-    loading = name;
-    const readings = await load("readings", query);
-    if (loading !== name) return;
-    loading = null;
+    const readings = await loadReadings(query);
+    if (!readings) return;
     const isSameView = detail?.view === view.toString();
     detail = { name, view: view.toString(), readings, newest: isSameView ? detail.newest : null, cursor: null, group };
     // The reader may have chosen another column meanwhile.

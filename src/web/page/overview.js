@@ -10,13 +10,8 @@ async function showOverview(state, of) {
   const query = queryOf({ ...state, key: null }, of);
   const name = query.toString();
   if (overview?.name !== name) {
-    if (loading === name) return;
-    leave();
-    status("waiting", "reading");
-    loading = name;
-    const readings = await load("readings", query);
-    if (loading !== name) return;
-    loading = null;
+    const readings = await loadReadings(query);
+    if (!readings) return;
     overview = { name, query, readings };
   }
   loading = null;
