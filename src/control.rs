@@ -1,6 +1,6 @@
 //! Communication between a run and its caller while it runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::fd::BorrowedFd;
@@ -51,6 +51,8 @@ type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 struct FirstConnections {
     /// Servers that no source has reached yet, and why, once an attempt has failed.
     missing: BTreeMap<String, Option<String>>,
+    /// Listening sources that had no peer yet.
+    listening: BTreeSet<String>,
     /// Time of the last one that was made.
     last: Option<Instant>,
 }
@@ -145,7 +147,8 @@ impl Control {
         failed.filter_map(|(name, problem)| Some(format!("{name}: {}", problem.as_ref()?))).collect()
     }
 
-    /// Returns when the last source was connected for the first time, if one had to be.
+    /// Returns when the last source was connected for the first time, if one had to be: now, while
+    /// a listening source waits for its first peer.
     ///
     /// # Errors
     /// The sources that have never been connected, and why.
@@ -153,10 +156,14 @@ impl Control {
         let connections = self.connections();
         let missing = connections.missing.iter().map(|(name, problem)| match problem {
             Some(problem) => format!("{name}: {problem}"),
-            None => format!("{name}: not connected yet, or waiting until all sources are open"),
+            None => format!("{name}: not connected yet"),
         });
         let missing: Vec<_> = missing.collect();
-        if missing.is_empty() { Ok(connections.last) } else { Err(missing.join("; ")) }
+        match missing.is_empty() {
+            true if connections.listening.is_empty() => Ok(connections.last),
+            true => Ok(Some(Instant::now())),
+            false => Err(missing.join("; ")),
+        }
     }
 
     /// As [`first_connections`](Self::first_connections), with the whole reason, also before the
@@ -173,6 +180,11 @@ impl Control {
         self.connections().missing.entry(name.into()).or_default();
     }
 
+    /// Notes that a listening source waits for its first peer.
+    pub(crate) fn await_peer(&self, name: &str) {
+        self.connections().listening.insert(name.into());
+    }
+
     /// Notes that no source of this process needs a server any more, unless an attempt has failed.
     pub(crate) fn forget_connection(&self, name: &str) {
         let missing = &mut self.connections().missing;
@@ -182,13 +194,14 @@ impl Control {
     }
 
     /// Notes the last attempt to reach a server that was never reached before: why it failed, or
-    /// `None` for success.
+    /// `None` for success, or for the first peer of a listening source.
     pub(crate) fn note_attempt(&self, name: &str, problem: Option<&str>) {
         let mut connections = self.connections();
         match problem {
             Some(problem) => drop(connections.missing.insert(name.into(), Some(problem.into()))),
             None => {
                 connections.missing.remove(name);
+                connections.listening.remove(name);
                 connections.last = Some(Instant::now());
             }
         }
@@ -372,10 +385,7 @@ mod tests {
         control.await_connection("a");
         control.forget_connection("a");
         control.forget_connection("c");
-        assert_eq!(
-            control.of_follower().first_connections(),
-            Err("a: refused; b: not connected yet, or waiting until all sources are open".into())
-        );
+        assert_eq!(control.of_follower().first_connections(), Err("a: refused; b: not connected yet".into()));
         assert_eq!(control.unreached(), ["a: refused"], "no attempt at b has failed");
         ["a", "b"].iter().for_each(|name| control.note_attempt(name, None));
         assert!(

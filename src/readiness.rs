@@ -100,8 +100,9 @@ impl Readiness {
         let Some(within) = start.within else {
             return Ok("ready: no deadline is set (--ready-within)".into());
         };
-        // No epoch was due while a server was away.
-        let age = connected.map_or(age, |at| age.min(at.elapsed()));
+        // The first epoch was not due while a server was away or a listening source had no peer.
+        let first = connected.filter(|_| self.last.load(Relaxed) == 0);
+        let age = first.map_or(age, |at| age.min(at.elapsed()));
         let [age, deadline] = [age, within].map(in_seconds);
         if age <= deadline {
             return Ok(format!(
@@ -195,6 +196,20 @@ mod tests {
         assert!(waiting.is_ready(), "a listening source gets no peer before");
         control.note_attempt("other", Some("away"));
         assert!(!waiting.is_ready());
+        let listening = Readiness::default();
+        let at = Instant::now().checked_sub(Duration::from_secs(10)).expect("a machine that has run");
+        listening
+            .start
+            .set(ReadyStart { at, within: Some(Duration::from_secs(5)) })
+            .expect("the first start");
+        let peers = Control::new();
+        let other = peers.clone();
+        listening.watch_connections(move || other.first_connections());
+        assert!(!listening.is_ready(), "late");
+        peers.await_peer("tcp-listen://h:1");
+        assert!(listening.is_ready(), "without a peer no epoch is due");
+        listening.last.store(1, Relaxed);
+        assert!(!listening.is_ready(), "the other sources have gone on without the peer");
         ready.complete();
         assert!(ready.is_ready(), "nothing is due after the last epoch");
     }

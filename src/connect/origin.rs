@@ -195,8 +195,14 @@ pub(crate) trait Origin: Send {
     /// appear.
     fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError>;
 
+    /// Whether [`open`](Self::open) may wait at this position: for a peer, a server or a file that
+    /// is not there yet.
+    fn may_wait(&self, _position: Position) -> bool {
+        false
+    }
+
     /// Returns the part of a file that was read before a position, if a later run can check that it
-    /// is unchanged.
+    /// is unchanged. An origin that may wait there has none.
     fn read_before(&self, _position: Position) -> Option<ReadPart> {
         None
     }

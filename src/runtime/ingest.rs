@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::resume::TaggedPosition;
+use super::resume::{TaggedPosition, last_file};
 use super::{RunError, RunOptions};
 use crate::connect::journal::{Intake, JournalSession, JournalSessions};
 use crate::connect::{CommitListener, FileList, MAX_PARTITIONS, Partitions};
@@ -246,7 +246,8 @@ impl SourceOpener<'_> {
         recorded.map_or(Ok(()), |recorded| check_source_tag(source.tag(), recorded.partition))?;
         let list = source.input.source().keeps_list().then(|| {
             let number = if self.pipeline.has_several_sources() { number as u64 + 1 } else { 0 };
-            StoredList::open(self.store, number, recorded.map(|recorded| recorded.resume.position.part))
+            let reached = recorded.and_then(|recorded| last_file(recorded.resume.position));
+            StoredList::open(self.store, number, reached)
         });
         let list = list.transpose()?.map(|list| Arc::new(list) as Arc<dyn FileList>);
         let resume = recorded.map_or(ResumePoint::START, |recorded| recorded.resume);
@@ -286,8 +287,8 @@ impl SourceOpener<'_> {
 struct StoredList(Mutex<(FollowedList, Vec<Vec<u8>>)>);
 
 impl StoredList {
-    /// Opens the list of the source with this number. `reached` is the number of the file that
-    /// holds the last committed position.
+    /// Opens the list of the source with this number. `reached` is the number of the last file of
+    /// which anything was read.
     fn open(store: &Store, number: u64, reached: Option<u32>) -> Result<Self, SourceError> {
         Ok(StoredList(Mutex::new(store.followed(number, reached)?)))
     }

@@ -101,14 +101,22 @@ pub fn journaled(positions: &[SourcePosition]) -> Option<Position> {
     Some(resume_point(position)?.position)
 }
 
-/// Returns, for each source that follows files, the number of its list and the number of its file.
+/// Returns the number of the last file of which anything was read before a position. A source may
+/// still wait for the file that the position names.
+pub(super) fn last_file(position: Position) -> Option<u32> {
+    let is_at_start = position == Position::new(position.part, 0);
+    if is_at_start { position.part.checked_sub(1) } else { Some(position.part) }
+}
+
+/// Returns, for each source that has read followed files, the number of its list and the number of
+/// its last file.
 pub fn followed(positions: &[SourcePosition]) -> Vec<(u64, u32)> {
     let sources = by_source(of_sources(positions)).unwrap_or_default();
     let first = u64::from(sources.len() > 1);
     let positions = (first..).zip(sources.iter().map(|partitions| partitions[0]));
     let followed =
         positions.filter(|(_, position)| PositionParts::of(position.partition) == PositionParts::Listed);
-    followed.map(|(source, position)| (source, position.resume.position.part)).collect()
+    followed.filter_map(|(source, at)| Some((source, last_file(at.resume.position)?))).collect()
 }
 
 impl EpochResume {
@@ -185,5 +193,8 @@ mod tests {
         }
         let positions = check(&[(one, 0), (one, 1), (followed, 9)], Some(&[2, 1]));
         assert_eq!(super::followed(&positions), [(2, 9)]);
+        let files = |position| last_file(position);
+        assert_eq!([files(Position::START), files(Position::new(3, 0))], [None, Some(2)]);
+        assert_eq!(files(Position { row: 2, ..Position::START }), Some(0), "of a Parquet file");
     }
 }

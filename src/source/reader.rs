@@ -125,7 +125,12 @@ impl SourceReader {
         let restarts = origin.has_new_input_after_restart();
         let position = if restarts { Position::START } else { resume.position };
         let expects_header = !source.is_endless() && source.header.is_none();
-        let mut rows = RowReader::open(origin, shape, expects_header, control, position)?;
+        // One source that waits must not keep the others closed: its own thread opens it.
+        let waits = pipeline.has_several_sources() && origin.may_wait(position);
+        let mut rows = match waits {
+            true => RowReader::parked(origin, shape, expects_header, control, position),
+            false => RowReader::open(origin, shape, expects_header, control, position)?,
+        };
         if let Some(recorded) = resume.fingerprint.filter(|_| !restarts) {
             rows.check_unchanged(position, recorded)?;
         }

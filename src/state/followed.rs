@@ -64,8 +64,8 @@ fn source_of(name: &str) -> Option<u64> {
 
 impl Store {
     /// Opens the list of the source with this number (from 1, or 0 for a single source) and returns
-    /// it with its names. `reached` is the number, from 0, of the file that holds the last
-    /// committed position.
+    /// it with its names. `reached` is the number, from 0, of the last file of which anything was
+    /// read.
     ///
     /// # Errors
     /// [`StateError::Damaged`] if synced bytes have changed, [`StateError::ListShort`] if the list
@@ -160,7 +160,7 @@ impl ListContent {
 }
 
 /// Checks all lists in the state directory at `path`. `reached` has, for each source that follows
-/// files, the number of the source and that of the file with the last committed position. Takes no
+/// files, the number of the source and that of the last file of which anything was read. Takes no
 /// lock: a run may be active.
 ///
 /// # Errors

@@ -5,11 +5,13 @@
 use std::fmt::Write;
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 
 use crate::harness::{
     Lab, Random, await_until, expected_sums, finish, hushflow, releases, run, run_as_two, stop, sums, wait,
 };
+use crate::servers::free_port;
 
 /// The flights of the example, and three streams derived from them.
 struct FlightStreams {
@@ -249,6 +251,50 @@ fn an_idle_source_does_not_delay_epochs_and_its_later_rows_are_late() {
             let list = std::fs::read(state.join(list)).expect("a list of files");
             assert_eq!(list.windows(5).filter(|name| name == b"1.csv").count(), 1);
         }
+    }
+}
+
+/// A server that is away, a listening source without a peer and a folder without a file hold up no
+/// other source. Once they are there, their rows count once, those of closed epochs in the oldest
+/// open one.
+#[test]
+fn a_source_that_is_not_there_yet_holds_up_no_other() {
+    for scheme in ["tcp", "tcp-listen"] {
+        let (lab, port) = (Lab::new(), free_port());
+        growing(&lab, "fold");
+        let text = std::fs::read_to_string(lab.path("growing.toml")).expect("a pipeline");
+        let socket = format!(
+            "[[sources]]\nname = 'c'\npath = '{scheme}://127.0.0.1:{port}'\nformat = 'csv'\nidle = '3s'\n"
+        );
+        let path = lab.write("growing.toml", text.replacen("[[sources]]", &(socket + "[[sources]]"), 1));
+        let (state, file) = (lab.path("state"), |name: &str| lab.path(name).join("1.csv"));
+        std::fs::remove_file(file("b")).expect("an empty folder");
+        append(&file("a"), &minutes(0..41, "0.5"));
+        let mut running = run(&path, &state, 2).spawn().expect("it starts");
+        await_until("epochs without the others", || releases(&state).len() == 4);
+        running.kill().expect("it can be killed");
+        wait(running);
+        assert_eq!(counts(&state), [10; 4], "{scheme}");
+        let rows = "event,arrival,x\n".to_owned() + &minutes(0..61, "0.5");
+        append(&file("b"), &rows);
+        let listener =
+            (scheme == "tcp").then(|| TcpListener::bind(("127.0.0.1", port)).expect("a free port"));
+        let running = run(&path, &state, 2).spawn().expect("it starts");
+        let mut peer = match listener {
+            Some(listener) => listener.accept().expect("the run").0,
+            None => {
+                let connect = || TcpStream::connect(("127.0.0.1", port));
+                await_until("it listens", || connect().is_ok());
+                connect().expect("it listens")
+            }
+        };
+        peer.write_all(rows.as_bytes()).expect("it reads");
+        append(&file("a"), &minutes(41..61, "0.5"));
+        await_until("epochs of all", || releases(&state).len() == 6);
+        stop(&running);
+        wait(running).succeeded();
+        // Minutes 0 to 39 of two sources are late.
+        assert_eq!(counts(&state), [10, 10, 10, 10, 110, 30], "{scheme}");
     }
 }
 

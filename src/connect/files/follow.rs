@@ -73,6 +73,11 @@ impl Origin for Arc<FollowedFiles> {
         self.path(file)
     }
 
+    /// A file that was read before is there.
+    fn may_wait(&self, position: Position) -> bool {
+        position.offset == 0
+    }
+
     fn open(
         &mut self,
         Position { part: file, offset, .. }: Position,

@@ -36,6 +36,10 @@ impl Origin for JournalSessions {
         format!("<session {file} of {inner}>").into()
     }
 
+    fn may_wait(&self, _position: Position) -> bool {
+        true
+    }
+
     fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError> {
         let reader = IngestReader::open(&self.ingest, position);
         let reader = reader.map_err(|source| io_error(&self.name(position.part), source))?;

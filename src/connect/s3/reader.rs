@@ -96,6 +96,10 @@ impl Origin for Arc<Objects> {
         }
     }
 
+    fn may_wait(&self, _position: Position) -> bool {
+        true
+    }
+
     fn open(&mut self, position: Position) -> Result<Option<OpenFile>, SourceError> {
         let Some(object) = self.await_object(position.part)? else { return Ok(None) };
         let path = self.name(position.part);

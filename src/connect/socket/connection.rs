@@ -87,8 +87,9 @@ impl PeerConnections {
                 "{socket}: everybody who reaches this address can write records: give the source a key or tls_client_roots"
             ));
         }
-        if listener.is_none() {
-            control.await_connection(&socket.to_string());
+        match listener {
+            Some(_) => control.await_peer(&socket.to_string()),
+            None => control.await_connection(&socket.to_string()),
         }
         Ok(PeerConnections {
             socket: socket.clone(),
@@ -121,7 +122,7 @@ impl PeerConnections {
     /// If the connection to a server can't be secured until a person corrects something.
     pub(super) fn next(&mut self, mut last: Instant) -> io::Result<Option<PeerConnection>> {
         let name = self.name();
-        let is_first = !self.has_connected && self.listener.is_none();
+        let is_first = !self.has_connected;
         while !self.control.is_over(last) {
             let connected = match &mut self.listener {
                 Some(listener) => listener.serve_waiting(&self.control, &name).map(|()| listener.next()),
@@ -142,7 +143,7 @@ impl PeerConnections {
                 Ok(None) => self.control.sleep(POLL_INTERVAL),
                 Err(error) => {
                     let error = self.transient(error)?;
-                    if is_first {
+                    if is_first && self.listener.is_none() {
                         self.control.note_attempt(&name, Some(&format!("can't be reached: {error}")));
                     }
                     self.pause(Some(&error));

@@ -86,6 +86,10 @@ impl Origin for PipedInput {
         Ok(Some(OpenFile::Bytes { stream, header: None, is_rest: false }))
     }
 
+    fn may_wait(&self, _position: Position) -> bool {
+        true
+    }
+
     fn has_new_input_after_restart(&self) -> bool {
         true
     }
