@@ -2,8 +2,8 @@
 //! connection has a thread, is answered once, and ends.
 //!
 //! Any client may connect, so resources are bounded: the number of connections and their
-//! descriptors ([`slots`]), memory (a request has at most 8 KiB), and time. The accepting thread
-//! refuses connections beyond the limit; probes have a few of their own. Every step (a request, an
+//! descriptors ([`slots`]), memory (a request has at most 8 KiB), and time. Readers beyond the
+//! limit are refused, and silent connections make room for others. Every step (a request, an
 //! answer, each event) has a deadline that received bytes do not extend. Existing small servers
 //! bound neither connections nor time, so this one is written here.
 
@@ -24,13 +24,10 @@ use crate::security::{Link, TlsAcceptor, TlsServer};
 use request::{HttpRefusal, REQUEST_LIMIT, host_of, parse};
 pub(crate) use request::{HttpRequest, HttpStatus};
 pub(crate) use slots::ComputeTurn;
-use slots::{ConnectionSlot, ConnectionSlots, yield_to_others};
+use slots::{ArrivalSlot, ConnectionSlots, yield_to_others};
 
 /// Time for a request to arrive.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The same for a connection that is for probes alone.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Paths that are answered while readers have all connections.
 const PROBES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
@@ -197,14 +194,14 @@ impl HttpServer {
     ) -> Result<(), HttpError> {
         let HttpServer { listener, address, site } = self;
         let slots = ConnectionSlots::of_this_process();
-        let accept = move || accept(&listener, &slots, &Arc::new((site, answer)));
+        let accept = move || accept(&listener, &Arc::new((site, slots, answer)));
         let started = thread::Builder::new().name("http".into()).spawn(accept);
         started.map(drop).map_err(|source| HttpError::Thread { address, source })
     }
 }
 
-/// Starts a thread for each connection within the limit, and refuses the others.
-fn accept<A>(listener: &TcpListener, slots: &ConnectionSlots, shared: &Arc<(Site, A)>) -> !
+/// Starts a thread for each connection.
+fn accept<A>(listener: &TcpListener, shared: &Arc<(Site, ConnectionSlots, A)>) -> !
 where
     A: Fn(&HttpRequest) -> HttpAnswer + Send + Sync + 'static,
 {
@@ -215,7 +212,7 @@ where
             thread::sleep(ACCEPT_PAUSE);
             continue;
         };
-        let Some(slot) = slots.take() else {
+        let Some(arrival) = shared.1.arrive(&stream) else {
             if shared.0.tls.is_none() {
                 refuse(stream);
             }
@@ -223,9 +220,9 @@ where
         };
         let shared = Arc::clone(shared);
         let converse = move || {
-            let (site, answer) = &*shared;
+            let (site, slots, answer) = &*shared;
             // One client's disconnect does not affect the others.
-            let _ = converse(stream, &slot, site, answer);
+            let _ = converse(stream, (slots, arrival), site, answer);
         };
         // If the thread cannot start, the connection is closed.
         let _ = thread::Builder::new().name("http".into()).spawn(converse);
@@ -309,10 +306,10 @@ fn is_early(error: &io::Error) -> bool {
 
 /// Makes the handshake, if connections are encrypted. Returns `None` for a client that does not
 /// speak TLS. Such a client gets an answer that explains how to connect.
-fn secured(stream: TcpStream, tls: Option<&TlsAcceptor>, timeout: Duration) -> io::Result<Option<Link>> {
+fn secured(stream: TcpStream, tls: Option<&TlsAcceptor>) -> io::Result<Option<Link>> {
     let Some(acceptor) = tls else { return Ok(Some(Link::Plain(stream))) };
-    let deadline = Instant::now() + timeout;
-    stream.set_read_timeout(Some(timeout))?;
+    let deadline = Instant::now() + REQUEST_TIMEOUT;
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let mut first = [0];
     if stream.peek(&mut first)? == 1 && first[0] != TLS_HANDSHAKE {
         let mut connection = HttpConnection { link: Link::Plain(stream), deadline };
@@ -333,23 +330,25 @@ fn secured(stream: TcpStream, tls: Option<&TlsAcceptor>, timeout: Duration) -> i
 
 fn converse(
     stream: TcpStream,
-    slot: &ConnectionSlot,
+    (slots, arrival): (&ConnectionSlots, ArrivalSlot),
     site: &Site,
     answer: &impl Fn(&HttpRequest) -> HttpAnswer,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let timeout = if slot.is_for_probes() { PROBE_TIMEOUT } else { REQUEST_TIMEOUT };
-    let Some(link) = secured(stream, site.tls.as_ref(), timeout)? else { return Ok(()) };
+    let Some(link) = secured(stream, site.tls.as_ref())? else { return Ok(()) };
     let mut connection = HttpConnection { link, deadline: Instant::now() };
-    let request = read_request(connection.within(timeout), &site.hosts)?;
+    let request = read_request(connection.within(REQUEST_TIMEOUT), &site.hosts)?;
+    arrival.note_request();
     let head_only = request.as_ref().is_ok_and(|request| request.head_only);
+    let is_probe = request.as_ref().is_ok_and(|request| PROBES.contains(&request.path.as_str()));
+    let reader = if is_probe { None } else { slots.take_reader() };
     let answer = match request {
         Err((status, why)) => HttpAnswer::Refused(status, why),
-        Ok(request) if slot.is_for_probes() && !PROBES.contains(&request.path.as_str()) => {
-            HttpAnswer::Refused(HttpStatus::Unavailable, BUSY.into())
-        }
+        Ok(_) if reader.is_none() && !is_probe => HttpAnswer::Refused(HttpStatus::Unavailable, BUSY.into()),
         Ok(request) => answer(&request),
     };
+    // A reader leaves its place to others. A refusal and the answer to a probe are short.
+    let _arrival = Some(arrival).filter(|_| reader.is_none());
     connection.within(ANSWER_TIMEOUT);
     match answer {
         HttpAnswer::Document(kind, text) => document(&mut connection, "200 OK", kind, &text, head_only)?,

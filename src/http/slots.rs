@@ -1,26 +1,44 @@
 //! Limits on the readers of a publishing process: connections, descriptors and processor time.
 //!
 //! A publishing process needs descriptors for its logs at any moment. The readers of all its
-//! servers together get half of the system's limit, and each server at most a quarter. A few more
-//! connections of each server are for probes alone, so readers can't make a process seem dead. The
-//! threads of readers have a lower priority, and one of them computes at a time. So all readers
+//! servers together get half of the system's limit, and each server at most a quarter. A connection
+//! becomes a reader once it has asked for something other than a probe. Until then, and while it
+//! asks for a probe, it is an arrival. A server has half as many places for arrivals as for
+//! readers. If all are taken, the oldest arrival that sends nothing is disconnected, so neither
+//! readers nor silent connections make a process seem dead.
+//!
+//! The threads of readers have a lower priority, and one of them computes at a time. So all readers
 //! together take less of one processor than a thread of the run.
 
+use std::collections::BTreeMap;
+use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const CONNECTION_LIMIT: usize = 64;
 
-/// Connections of readers for each one that is for probes. A probe needs one descriptor.
-const READERS_EACH_PROBE: usize = 8;
+/// Readers for each place of an arrival, which needs two descriptors.
+const READERS_EACH_ARRIVAL: usize = 2;
 
-/// Maximum number of descriptors of a connection: its socket, the log's directory and file, and
-/// that file opened again.
+/// How long an arrival may be silent while others wait for its place.
+const SILENCE: Duration = Duration::from_millis(10);
+
+/// How long a connection waits for the place of an arrival.
+const PLACE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How often it looks for one.
+const PLACE_STEP: Duration = Duration::from_millis(1);
+
+/// Maximum number of descriptors of a reader: its socket, the log's directory and file, and that
+/// file opened again.
 const DESCRIPTORS_EACH: usize = 4;
 
-/// Connections of all servers of this process.
+/// Readers of all servers of this process.
 static CONNECTED: AtomicUsize = AtomicUsize::new(0);
 
 /// The connection slots of a server.
@@ -29,15 +47,34 @@ pub(super) struct ConnectionSlots {
     occupied: Arc<AtomicUsize>,
     limit_of_all: usize,
     occupied_of_all: &'static AtomicUsize,
-    /// Connections for probes that are taken while readers have all others.
-    probes: Arc<AtomicUsize>,
+    arrivals: Arc<Mutex<Arrivals>>,
 }
 
-/// An occupied slot, until it is dropped.
-pub(super) struct ConnectionSlot {
+/// Connections that have not become readers.
+#[derive(Default)]
+struct Arrivals {
+    /// By number, in the order of their arrival.
+    waiting: BTreeMap<u64, WaitingArrival>,
+    last: u64,
+}
+
+struct WaitingArrival {
+    /// A handle to disconnect it by; none once its request is there or it was disconnected.
+    socket: Option<TcpStream>,
+    since: Instant,
+    is_disconnected: bool,
+}
+
+/// The place of an arrival, until it is dropped.
+pub(super) struct ArrivalSlot {
+    arrivals: Arc<Mutex<Arrivals>>,
+    number: u64,
+}
+
+/// The slot of a reader, until it is dropped.
+pub(super) struct ReaderSlot {
     occupied: Arc<AtomicUsize>,
-    /// None for a slot of probes.
-    occupied_of_all: Option<&'static AtomicUsize>,
+    occupied_of_all: &'static AtomicUsize,
 }
 
 impl ConnectionSlots {
@@ -59,34 +96,83 @@ impl ConnectionSlots {
             occupied: Arc::default(),
             limit_of_all: (connections / 2).max(1),
             occupied_of_all,
-            probes: Arc::default(),
+            arrivals: Arc::default(),
         }
     }
 
-    /// Takes a slot: one of probes if no other one is free.
-    pub(super) fn take(&self) -> Option<ConnectionSlot> {
-        if let Some(slot) = self.take_reader() {
-            return Some(slot);
+    /// Waits for the place of an arrival; `None` if those that have one are too busy.
+    pub(super) fn arrive(&self, stream: &TcpStream) -> Option<ArrivalSlot> {
+        let places = (self.limit / READERS_EACH_ARRIVAL).max(1);
+        let socket = stream.try_clone().ok()?;
+        let begun = Instant::now();
+        loop {
+            let mut arrivals = lock(&self.arrivals);
+            if arrivals.waiting.len() < places {
+                arrivals.last += 1;
+                let (number, since) = (arrivals.last, Instant::now());
+                let waiting = WaitingArrival { socket: Some(socket), since, is_disconnected: false };
+                arrivals.waiting.insert(number, waiting);
+                return Some(ArrivalSlot { arrivals: Arc::clone(&self.arrivals), number });
+            }
+            arrivals.disconnect_a_silent_one();
+            drop(arrivals);
+            if begun.elapsed() >= PLACE_TIMEOUT {
+                return None;
+            }
+            thread::sleep(PLACE_STEP);
         }
-        occupy(&self.probes, (self.limit / READERS_EACH_PROBE).max(1))?;
-        Some(ConnectionSlot { occupied: Arc::clone(&self.probes), occupied_of_all: None })
     }
 
-    fn take_reader(&self) -> Option<ConnectionSlot> {
+    /// Takes the slot of a reader.
+    pub(super) fn take_reader(&self) -> Option<ReaderSlot> {
         occupy(&self.occupied, self.limit)?;
         if occupy(self.occupied_of_all, self.limit_of_all).is_none() {
             self.occupied.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        let occupied = Arc::clone(&self.occupied);
-        Some(ConnectionSlot { occupied, occupied_of_all: Some(self.occupied_of_all) })
+        Some(ReaderSlot { occupied: Arc::clone(&self.occupied), occupied_of_all: self.occupied_of_all })
     }
 }
 
-impl ConnectionSlot {
-    /// Whether it is for probes alone.
-    pub(super) fn is_for_probes(&self) -> bool {
-        self.occupied_of_all.is_none()
+impl Arrivals {
+    /// Disconnects the oldest arrival that sends nothing, unless one is still leaving. Its thread
+    /// then reads the end of the connection, and leaves its place.
+    fn disconnect_a_silent_one(&mut self) {
+        if self.waiting.values().any(|arrival| arrival.is_disconnected) {
+            return;
+        }
+        let mut old = self.waiting.values_mut().filter(|arrival| arrival.since.elapsed() >= SILENCE);
+        if let Some(silent) = old.find(|arrival| arrival.socket.as_ref().is_some_and(is_silent)) {
+            let socket = silent.socket.take();
+            silent.is_disconnected = true;
+            // A client that has gone already needs no end.
+            let _ = socket.map(|socket| socket.shutdown(Shutdown::Both));
+        }
+    }
+}
+
+/// Whether nothing that was sent waits to be read.
+fn is_silent(socket: &TcpStream) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&now)) == Ok(0)
+}
+
+fn lock(arrivals: &Mutex<Arrivals>) -> MutexGuard<'_, Arrivals> {
+    arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ArrivalSlot {
+    /// Notes that the request is there: the client may be silent from now on.
+    pub(super) fn note_request(&self) {
+        if let Some(own) = lock(&self.arrivals).waiting.get_mut(&self.number) {
+            own.socket = None;
+        }
+    }
+}
+
+impl Drop for ArrivalSlot {
+    fn drop(&mut self) {
+        lock(&self.arrivals).waiting.remove(&self.number);
     }
 }
 
@@ -95,12 +181,10 @@ fn occupy(occupied: &AtomicUsize, limit: usize) -> Option<usize> {
     occupied.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()
 }
 
-impl Drop for ConnectionSlot {
+impl Drop for ReaderSlot {
     fn drop(&mut self) {
         self.occupied.fetch_sub(1, Ordering::Relaxed);
-        if let Some(of_all) = self.occupied_of_all {
-            of_all.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.occupied_of_all.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -164,6 +248,9 @@ impl ComputeQueue {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -180,18 +267,42 @@ mod tests {
             assert_eq!(connected, of_all, "{descriptors}");
             assert_eq!(TAKEN.load(Ordering::Relaxed), of_all);
             assert!(descriptors < 16 || connected * DESCRIPTORS_EACH <= descriptors / 2);
-            for server in &servers {
-                let probes: Vec<_> = std::iter::from_fn(|| server.take()).collect();
-                assert_eq!(probes.len(), (of_one / 8).max(1), "{descriptors}");
-                assert!(probes.iter().all(ConnectionSlot::is_for_probes));
-                drop(probes);
-                assert!(server.take().is_some(), "a released slot of probes is free");
-            }
             drop(occupied);
             assert_eq!(TAKEN.load(Ordering::Relaxed), 0);
-            let slot = servers[3].take().expect("a released slot is free");
-            assert!(!slot.is_for_probes());
+            assert!(servers[3].take_reader().is_some(), "a released slot is free");
         }
+    }
+
+    /// A connection to a listener, and its other end.
+    fn connected(listener: &TcpListener) -> (TcpStream, TcpStream) {
+        let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+        (client, listener.accept().expect("a client").0)
+    }
+
+    #[test]
+    fn the_oldest_silent_arrival_makes_room() {
+        static TAKEN: AtomicUsize = AtomicUsize::new(0);
+        let slots = Arc::new(ConnectionSlots::among(64, &TAKEN));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let clients: Vec<_> = (0..3).map(|_| connected(&listener)).collect();
+        let arrive = |client: &(TcpStream, TcpStream)| slots.arrive(&client.1);
+        let [first, second] = [0, 1].map(|number| arrive(&clients[number]).expect("a place"));
+        // The first one has sent its request, part of which is unread; the second one is silent.
+        (&clients[0].0).write_all(b"GET").expect("it is read later");
+        let silent = clients[1].1.try_clone().expect("a handle");
+        let leaving = thread::spawn(move || {
+            let end = (&silent).read(&mut [0]);
+            drop(second);
+            end
+        });
+        let third = arrive(&clients[2]).expect("the place of the silent one");
+        assert_eq!(leaving.join().expect("its thread").expect("the end"), 0);
+        // Requests that are there keep their places.
+        [&first, &third].iter().for_each(|arrival| arrival.note_request());
+        let fourth = connected(&listener);
+        assert!(arrive(&fourth).is_none());
+        drop(first);
+        assert!(arrive(&fourth).is_some());
     }
 
     #[test]

@@ -143,6 +143,29 @@ fn a_page_is_ready_once_it_has_read_the_log() {
     }
 }
 
+/// Silent clients, and clients that stop within their request, hold up neither probes nor readers.
+#[test]
+fn probes_are_answered_among_silent_connections() {
+    let lab = Lab::new();
+    let pipeline = lab.write("p.toml", PIPELINE);
+    let mut command = run(&pipeline, &lab.path("state"), 1);
+    let mut child = command.args(["--metrics", "127.0.0.1:0"]).stdin(Stdio::piped()).spawn().unwrap();
+    let (address, _rest) = served(&mut child);
+    let text = |number| if number % 2 == 0 { "" } else { "GET /healthz HTTP/1.1\r\nHost" };
+    let mut silent: Vec<_> = (0..500).map(|number| send(&address, text(number))).collect();
+    for round in 0..5 {
+        for path in ["/healthz", "/metrics", "/nowhere"] {
+            let begun = Instant::now();
+            let expected = if path == "/nowhere" { 404 } else { 200 };
+            assert_eq!(ask(&address, "GET", path).0, expected, "{path}");
+            assert!(begun.elapsed() < Duration::from_secs(2), "{path}: {:?}", begun.elapsed());
+        }
+        silent.extend((0..50).map(|number| send(&address, text(number + round))));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 #[test]
 fn health_fails_in_time_where_nobody_answers() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
