@@ -25,7 +25,8 @@ pub(crate) trait SinkConfig: DynamicEq + fmt::Debug + Send + Sync {
     /// Returns the target. An outlet waits as long as `control` allows.
     fn target(&self, control: &Control) -> SinkTarget;
 
-    /// Connects and logs in as the outlet does, or looks at the files, and writes nothing.
+    /// Connects and logs in as the outlet does, or looks at the files, and asks for the right to
+    /// write as far as the system can tell. Writes nothing.
     fn probe(&self, control: &Control) -> Result<(), RequestError>;
 }
 

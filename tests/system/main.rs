@@ -11,7 +11,7 @@
 //!   `clocks`, `ranges`, `partitions`.
 //! - Encrypted connections of sources, sinks and pages: `tls`.
 //! - Those that need a feature of their name, or `otel`: `kafka`, `postgres`, `s3`, `telemetry`.
-//! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`,
+//! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `rights`, `readers`, `watching`,
 //!   `probes`, `web`, `elsewhere`, `serving`.
 //! - Failures: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
 //!   `spending`, `golden`, `soak`, `seeds`, `holding`, `flips`, `refusals`, `pressure`, `limits`.
@@ -79,6 +79,7 @@ mod readers;
 mod recovery;
 mod refusals;
 mod reproduction;
+mod rights;
 #[cfg(feature = "s3")]
 mod s3;
 mod sampled;

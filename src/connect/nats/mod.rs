@@ -3,6 +3,7 @@
 mod connection;
 mod login;
 mod reader;
+mod rights;
 mod writer;
 
 use std::sync::Arc;
@@ -159,11 +160,14 @@ impl SinkConfig for NatsSink {
     }
 
     fn probe(&self, control: &Control) -> Result<(), RequestError> {
-        match connection::NatsConnection::open(&self.stream, control)?.facts() {
+        let mut connection = connection::NatsConnection::open(&self.stream, control)?;
+        let request = match connection.facts() {
             // The writer creates it.
-            Err(RequestError::NoStream) => Ok(()),
-            facts => facts.map(drop),
-        }
+            Err(RequestError::NoStream) => "CREATE",
+            facts => facts.map(|_| "MSG.GET")?,
+        };
+        let request = format!("$JS.API.STREAM.{request}.{}", self.stream.stream);
+        rights::check(&mut connection, &[self.subject.clone(), request])
     }
 }
 

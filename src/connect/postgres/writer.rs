@@ -8,7 +8,7 @@
 use jiff::Timestamp;
 use postgres_protocol::escape::escape_literal;
 
-use super::connection::DatabaseConnection;
+use super::connection::{DatabaseConnection, TextRow};
 use super::section::TableSink;
 use crate::connect::error::RequestError;
 use crate::connect::wire::malformed_answer;
@@ -41,6 +41,11 @@ const NULLABLE: [&str; 6] = ["start", "value", "noise", "lower", "upper", "quali
 /// Columns of the primary key. Its order finds the last epoch at once.
 const KEY: [&str; 6] = ["dataset", "epoch", "view", "key", "statistic", "of"];
 
+/// Whether no transaction may write, as on a standby server.
+const READ_ONLY: &str = "current_setting('transaction_read_only') = 'on'";
+const READ_ONLY_WORDS: &str =
+    "the server or the user may only read: name the primary, or set default_transaction_read_only = off";
+
 pub(super) struct TableWriter {
     sink: TableSink,
     control: Control,
@@ -52,10 +57,46 @@ impl TableWriter {
         TableWriter { sink: sink.clone(), control: control.clone(), connection: None }
     }
 
-    /// Connects, and checks the table if it is there.
+    /// Connects, checks the table if it is there, and asks for the rights to create or to write it.
     pub(super) fn probe(&self) -> Result<(), RequestError> {
         let mut connection = self.connect()?;
-        if self.has_table(&mut connection)? { self.check(&mut connection) } else { Ok(()) }
+        if self.has_table(&mut connection)? {
+            self.check(&mut connection)?;
+            return self.check_rights(&mut connection);
+        }
+        let schema = self.sink.table.schema.as_deref().map_or("current_schema()".into(), escape_literal);
+        let may = |right: &str| format!("coalesce(has_schema_privilege({schema}, '{right}'), false)");
+        let query = format!("SELECT {} AND {}, {READ_ONLY}", may("CREATE"), may("USAGE"));
+        let problem = match is_true(&connection.query(&query)?)[..] {
+            [_, true] => READ_ONLY_WORDS,
+            [true, _] => return Ok(()),
+            _ => {
+                "the table is missing and the user may not create it: GRANT CREATE, USAGE ON SCHEMA … TO the user"
+            }
+        };
+        Err(connection.refusal(problem))
+    }
+
+    /// Refuses a table that the user may not read and write.
+    fn check_rights(&self, connection: &mut DatabaseConnection) -> Result<(), RequestError> {
+        let table = escape_literal(&self.sink.table.quoted());
+        let names = COLUMNS.map(|(name, _)| escape_literal(name)).join(", ");
+        let may = |right: &str| format!("bool_and(has_column_privilege(attrelid, attnum, '{right}'))");
+        let query = format!(
+            "SELECT {} AND {}, row_security_active({table}::regclass), {READ_ONLY} FROM pg_attribute \
+             WHERE attrelid = {table}::regclass AND attname IN ({names})",
+            may("SELECT"),
+            may("INSERT")
+        );
+        let problem = match is_true(&connection.query(&query)?)[..] {
+            [_, _, true] => READ_ONLY_WORDS,
+            [_, true, _] => {
+                "the table has row security, with which COPY can't write: exempt the user from it"
+            }
+            [true, ..] => return Ok(()),
+            _ => "the user may not read and write the table: GRANT SELECT, INSERT ON … TO the user",
+        };
+        Err(connection.refusal(problem))
     }
 
     fn connect(&self) -> Result<DatabaseConnection, RequestError> {
@@ -185,6 +226,11 @@ fn definition() -> String {
         format!("\"{name}\" {kind}{null}")
     });
     format!("{}, PRIMARY KEY ({})", columns.join(", "), quoted_names(&KEY).join(", "))
+}
+
+/// Reads the first row of an answer of truth values.
+fn is_true(rows: &[TextRow]) -> Vec<bool> {
+    rows.first().map_or(&[][..], Vec::as_slice).iter().map(|value| value.as_deref() == Some("t")).collect()
 }
 
 fn quoted_names(names: &[&str]) -> Vec<String> {

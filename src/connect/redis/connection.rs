@@ -110,17 +110,26 @@ impl RedisConnection {
         }
     }
 
-    /// Asks for the stream, which may not be there yet.
-    pub(super) fn probe(&mut self) -> Result<(), RequestError> {
+    /// Asks for the stream, which may not be there yet, and whether the user may add an entry: the
+    /// server checks rights when it queues a command. The end of the connection discards the
+    /// transaction.
+    pub(super) fn probe(mut self) -> Result<(), RequestError> {
         match self.facts() {
-            Err(RequestError::NoStream) => Ok(()),
-            facts => facts.map(drop),
+            Err(RequestError::NoStream) => {}
+            facts => drop(facts?),
         }
+        let stream = self.stream.stream.clone();
+        self.ask(&["MULTI"])?;
+        self.ask(&["XADD", &stream, "*", "", ""]).map(drop)
     }
 
     fn refused(&self, words: &str) -> RequestError {
         if words.starts_with("NOAUTH") {
             let words = format!("{}: {}", words.trim_end_matches('.'), self.stream.server.login.hint());
+            return refusal(self.stream.name(), &words);
+        }
+        if words.starts_with("NOPERM") {
+            let words = format!("{words}: give the user this right (ACL SETUSER)");
             return refusal(self.stream.name(), &words);
         }
         match TRANSIENT.iter().any(|code_start| words.starts_with(code_start)) {
