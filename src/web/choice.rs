@@ -81,7 +81,7 @@ impl Offer {
     pub(super) fn keys(&self, request: &HttpRequest) -> Result<Vec<u32>, String> {
         let mut keys = Vec::new();
         for name in request.all("key") {
-            let key = *self.keys.get(name).ok_or("this log has no such key")?;
+            let key = *self.keys.get(name).ok_or("key: this log has no such key")?;
             if !keys.contains(&key) {
                 keys.push(key);
             }
@@ -120,8 +120,8 @@ impl Offer {
             let offered: Vec<_> = self.estimators().map(String::from).chain(flagged).collect();
             format!("estimate: this page shows {}", offered.join(", "))
         })?;
-        let estimator = flagged.from_flag(parameter, &publication.parameters().log_facts())?;
-        Ok((name.to_owned(), estimator))
+        let estimator = flagged.from_flag(parameter, &publication.parameters().log_facts());
+        Ok((name.to_owned(), estimator.map_err(|problem| format!("estimate: {problem}"))?))
     }
 
     /// Returns the view of a request: the opening one, with its estimate and workload replaced.

@@ -133,7 +133,7 @@ function trend(lines, { width, height, from, to, range, cursor }) {
     shape(picture, "path", { class: "rule", d: `M${box.left},${y}H${box.right}` });
     shape(picture, "text", { class: "tick", x: box.left - 6, y: y + 4, "text-anchor": "end" }, bound(mark));
   }
-  const most = Math.max(2, Math.floor(inner.width / 90));
+  const most = Math.max(2, Math.floor(inner.width / 60));
   let end = -Infinity;
   for (const epoch of ticks(from, Math.max(to, from + 1), most).filter((epoch) => Number.isInteger(epoch) && epoch <= to)) {
     const x = box.left + (to === from ? inner.width / 2 : ((epoch - from) / (to - from)) * inner.width);

@@ -2,6 +2,8 @@
 
 let detail = null;
 
+const NO_SERIES = "of: this estimate has no such series";
+
 /// Shows a key under a state. `of` names the series of the large chart.
 async function showDetail(state, of) {
   const group = of.startsWith("correlation:") ? of : of.split(":")[0];
@@ -11,10 +13,12 @@ async function showDetail(state, of) {
   if (detail?.name !== name) {
     const readings = await loadReadings(query);
     if (!readings) return;
+    // The reader may have chosen another column meanwhile.
+    const shown = shownSeries(current());
+    if (!readings.of.includes(shown)) throw new Error(NO_SERIES);
     const isSameView = detail?.view === view.toString();
     detail = { name, view: view.toString(), readings, newest: isSameView ? detail.newest : null, cursor: null, group };
-    // The reader may have chosen another column meanwhile.
-    drawDetail(state, shownSeries(current()));
+    drawDetail(state, shown);
     const since = state.to ? about.published : readings.to;
     follow(state, Math.max(since, 1), (lines) => take(lines));
     return;
@@ -55,7 +59,7 @@ function redraw() {
 function drawDetail(state, of) {
   const { readings } = detail;
   const series = seriesOf(of);
-  if (!readings.of.includes(of) || series === undefined) { complain("this estimate has no such series"); return; }
+  if (!readings.of.includes(of) || series === undefined) throw new Error(NO_SERIES);
   const lines = readings.keys.map((own) => lineOf(readings, own.key, of));
   const title = `${series.title}${series.name && ` of ${series.name}`}`;
   $("detail-title").textContent = about.by === null ? about.name : state.key;

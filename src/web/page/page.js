@@ -46,6 +46,8 @@ async function show(isStep = false) {
     const [key, of] = [shownKey(state), shownSeries(state)];
     const strangers = about.all_keys_listed ? state.vs.filter((name) => !about.keys.includes(name)) : [];
     if (strangers.length > 0) { goWithout(strangers, `There is no key ${strangers.join(", ")} to compare with.`); return; }
+    const group = state.of?.includes(":") ? undefined : state.of;
+    if (group && !about.plot.groups.some((known) => known.name === group)) throw new Error(`of: this estimate has no series “${group}”`);
     if (key === null && detail !== null) { leave(); detail = null; }
     drawControls(state, key, of);
     $("overview").hidden = key !== null;
@@ -64,6 +66,8 @@ async function show(isStep = false) {
     if (location.hash !== wanted) return;
     const { vs } = current();
     if (vs.length > 0 && about !== null) { loading = null; goWithout(vs, `${error.message}: nothing is compared.`); return; }
+    const near = about === null ? null : nearest(current(), error.message);
+    if (near !== null) { loading = null; excuse = [excuse, near.why].filter(Boolean).join(" "); go(near.changes, true); return; }
     leave();
     [overview, detail, loading] = [null, null, null];
     $("overview").hidden = true;
@@ -73,6 +77,23 @@ async function show(isStep = false) {
     // A way back, in the order that is the usual one.
     if (about?.keys.length > 1) $("message").append(" ", element("a", "Show all keys", { href: "#order=down" }));
   }
+}
+
+/// Returns the changes of a state that leave out what can't be shown, and the reason. Null if the
+/// reason is another one.
+function nearest(state, why) {
+  const [, name, rest] = /^(key|of|workload|estimate|from|to|last): (.*)/s.exec(why) ?? [];
+  if (name === undefined || state[name] === null) return null;
+  const reason = `${name} is “${state[name]}”, which can't be shown (${rest})`;
+  if (name === "key") {
+    const known = about.keys.find((key) => key.toLowerCase() === state.key.toLowerCase()) ?? null;
+    // The order keeps the address from being empty, which could mean a key.
+    const shown = known === null ? "all keys are shown" : `${known} is shown`;
+    return { changes: { ...ELSEWHERE, key: known, order: state.order ?? "down" }, why: `There is no key “${state.key}”: ${shown}.` };
+  }
+  // Another estimate has other series and workloads.
+  const others = name === "estimate" ? { of: null, workload: null } : {};
+  return { changes: { ...others, [name]: null }, why: `${reason}: the default is shown.` };
 }
 
 /// Scrolls to the top of the page, or to a title if little of what follows it would be visible.

@@ -15,8 +15,8 @@ function buildPromise() {
       "epochs apart, at least": protects.min_separation, "records in each, at most": protects.records_per_epoch }
     : {};
   const bounds = about.columns.map(({ name, lower, upper, bounds = {} }) => {
-    const own = Object.entries(bounds).map(([key, [from, to]]) => `${key} ${from} to ${to}`);
-    return `${name} ${lower} to ${upper}${own.length > 0 ? ` (${own.join(", ")})` : ""}`;
+    const own = Object.entries(bounds).map(([key, [from, to]]) => `${key} ${signed(from)} to ${signed(to)}`);
+    return `${name} ${signed(lower)} to ${signed(upper)}${own.length > 0 ? ` (${own.join(", ")})` : ""}`;
   }).join(", ");
   const facts = { ε: epsilon, δ: delta, unit: protects.unit, ...limits, neighbours, method: about.method, strategy: about.strategy,
     "noise multiplier": bound(about.noise_multiplier), epochs: about.horizon, covariance: about.projection, bounds };

@@ -162,12 +162,42 @@ fn addresses_hold_the_state_of_the_page() {
     assert_ne!(browser.evaluate(here), before);
     browser.evaluate("location.hash = '#key=k1&estimate=regression%3Aa~b%2Bc'; 1");
     browser.await_true("$('trend-title').textContent === 'Regression of a: coefficient of intercept' && $('columns').children.length === 3");
-    browser.evaluate("location.hash = '#key=nobody'; 1");
-    browser.await_true(
-        "!$('message').hidden && $('message').textContent === 'this log has no such key Show all keys'",
-    );
-    browser.evaluate("document.querySelector('#message a').click(); 1");
-    browser.await_true("!$('overview').hidden && $('message').hidden && $('cards').children.length > 0");
+    // What can't be shown is left out of the address, and the page says why.
+    let mistakes = [
+        (
+            "key=nobody",
+            "There is no key “nobody”: all keys are shown.",
+            "!$('overview').hidden && $('cards').children.length > 0",
+        ),
+        ("key=K1", "There is no key “K1”: k1 is shown.", "$('detail-title').textContent === 'k1'"),
+        ("key=k1&of=mean%3Az", "of is “mean:z”, which can't be shown", "$('of').value === 'mean:a'"),
+        ("key=k1&of=nonsense", "of is “nonsense”, which can't be shown", "$('of').value === 'mean:a'"),
+        ("of=mean%3Az", "of is “mean:z”, which can't be shown", "$('of').value === 'mean:a'"),
+        (
+            "key=k1&workload=window%3A99",
+            "workload is “window:99”, which can't be shown (this page shows ",
+            "$('workload').value === 'prefix'",
+        ),
+        (
+            "key=k1&estimate=tarot&of=luck",
+            "estimate is “tarot”, which can't be shown (this page shows ",
+            "$('of').value === 'mean:a'",
+        ),
+        (
+            "key=k1&estimate=regression%3Aa~z",
+            "estimate is “regression:a~z”, which can't be shown",
+            "$('of').value === 'mean:a'",
+        ),
+    ];
+    for (hash, reason, shown) in mistakes {
+        browser.evaluate(&format!("location.hash = '#{hash}'; 1"));
+        browser.await_true(&format!(
+            "{ENDED} && !$('message').hidden && $('message').textContent.startsWith(\"{reason}\") && {shown} &&
+             ($('overview').hidden || $('detail').hidden) && !($('overview').hidden && $('detail').hidden)"
+        ));
+        browser.evaluate("location.hash = '#sort=name'; 1");
+        browser.await_true("!$('overview').hidden && $('message').hidden && $('cards').children.length > 0");
+    }
     browser.complaints.retain(|complaint| !complaint.to_string().contains("400"));
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
 }
