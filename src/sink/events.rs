@@ -72,21 +72,27 @@ fn answer(request: &HttpRequest, input: &SinkInput, stop: &StopFlag, readers: &A
     if request.path != "/events" {
         return HttpAnswer::Refused(HttpStatus::NotFound, "there is only /events".into());
     }
-    let since = request.get("since").map_or(Ok(1), str::parse);
-    let horizon = input.subject.horizon();
-    let Some(since) = since.ok().filter(|since| (1..=horizon).contains(since)) else {
-        return HttpAnswer::Refused(
-            HttpStatus::BadRequest,
-            format!("since: expected an epoch, from 1 to {horizon}"),
-        );
+    let seen = match last_seen(request, input.subject.horizon()) {
+        Ok(seen) => seen,
+        Err(why) => return HttpAnswer::Refused(HttpStatus::BadRequest, why),
     };
-    let seen = request.last_event.unwrap_or(since - 1);
     let (input, stop, reader) = (input.clone(), stop.clone(), Arc::clone(readers));
     let stream = EventStream { input, keys: Vec::new(), seen, backlog: Backlog::Whole, stop };
     HttpAnswer::Events(Box::new(move |events| {
         let _reader = reader;
         stream.send(events)
     }))
+}
+
+/// Returns the last epoch that a client has seen, by the number of its last event or by `since=`.
+///
+/// # Errors
+/// The expected form, if `since` is no epoch up to the horizon.
+pub(crate) fn last_seen(request: &HttpRequest, horizon: u64) -> Result<u64, String> {
+    let since = request.get("since").map_or(Ok(1), str::parse);
+    let since = since.ok().filter(|since| (1..=horizon).contains(since));
+    let since = since.ok_or_else(|| format!("since: expected an epoch, from 1 to {horizon}"))?;
+    Ok(request.last_event.unwrap_or(since - 1))
 }
 
 /// The part of the past that a new reader gets.

@@ -22,7 +22,7 @@ use crate::state::StateError;
 
 pub use crate::connect::standard::StandardOutput;
 use crate::control::Control;
-pub(crate) use events::{Backlog, EventStream};
+pub(crate) use events::{Backlog, EventStream, last_seen};
 pub use thread::{SinkThread, TakenAddress};
 
 /// The input of a sink: a public log, and the publication and views to follow.

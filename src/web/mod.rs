@@ -46,7 +46,7 @@ use crate::follow::StopFlag;
 use crate::http::{HttpAnswer, HttpRequest, HttpServer, HttpStatus};
 use crate::publication::MomentPublication;
 use crate::readiness::Readiness;
-use crate::sink::{Backlog, EventStream, SinkInput};
+use crate::sink::{Backlog, EventStream, SinkInput, last_seen};
 use choice::{Offer, SeriesChoice};
 use kept::KeptDocuments;
 use progress::PageProgress;
@@ -265,13 +265,11 @@ impl PageHandler {
         if keys.is_empty() {
             keys.push(key.unwrap_or(0));
         }
-        let since = request.get("since").map_or(Ok(1), str::parse::<u64>);
-        let since = since.map_err(|_| "since: expected an epoch")?;
         let subject = choice::subject(publication, &view, &keys);
         Ok(EventStream {
             input: SinkInput { directory: directory.clone(), subject: Arc::new(subject) },
             keys,
-            seen: request.last_event.unwrap_or(since.saturating_sub(1)),
+            seen: last_seen(request, publication.parameters().epochs.schedule.horizon())?,
             backlog: Backlog::Subsampled { published: self.published(), most: BACKLOG },
             stop: StopFlag::default(),
         })

@@ -18,7 +18,7 @@ use crate::estimates::{ESTIMATORS, Intervals, Plot};
 use crate::follow::{StopFlag, Subject};
 use crate::http::{HttpAnswer, HttpRequest, HttpStatus};
 use crate::publication::{Publication, WindowPublication};
-use crate::sink::{Backlog, EventStream, SinkInput};
+use crate::sink::{Backlog, EventStream, SinkInput, last_seen};
 
 /// Contents of the page of window estimates.
 pub struct WindowPageContents {
@@ -129,7 +129,7 @@ impl WindowPageHandler {
     }
 
     fn keys(&self, request: &HttpRequest) -> Result<Vec<u32>, String> {
-        let find = |name: &str| self.keys.get(name).copied().ok_or("this log has no such key");
+        let find = |name: &str| self.keys.get(name).copied().ok_or("key: this log has no such key");
         let mut keys = request.all("key").map(find).collect::<Result<Vec<u32>, _>>()?;
         let mut seen = Vec::new();
         keys.retain(|key| {
@@ -167,13 +167,11 @@ impl WindowPageHandler {
         if keys.is_empty() {
             keys.push(self.contents.key.unwrap_or(0));
         }
-        let since = request.get("since").map_or(Ok(1), str::parse::<u64>);
-        let since = since.map_err(|_| "since: expected an epoch")?;
-        let directory = self.contents.directory.clone();
+        let WindowPageContents { directory, publication, .. } = &self.contents;
         Ok(EventStream {
-            input: SinkInput { directory, subject: Arc::new(self.subject()) },
+            input: SinkInput { directory: directory.clone(), subject: Arc::new(self.subject()) },
             keys,
-            seen: request.last_event.unwrap_or(since.saturating_sub(1)),
+            seen: last_seen(request, publication.parameters().epochs.schedule.horizon())?,
             backlog: Backlog::Subsampled { published: self.progress.published(), most: BACKLOG },
             stop: StopFlag::default(),
         })

@@ -236,6 +236,8 @@ fn requests_for_other_paths_and_hosts_are_refused() {
         ("/events?workload=window:5", "400"),
         ("/events?key=%ff", "400"),
         ("/events?since=x", "400"),
+        ("/events?since=0", "400"),
+        ("/events?since=21", "400"),
         ("/events?key=k0&key=k1&key=k2&key=k3&key=k4&key=k5&key=k6", "400"),
         ("/readings?of=mean:z", "400"),
         ("/readings?of=correlation", "400"),
