@@ -250,7 +250,7 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     let directory = &log.directory;
     let endpoint = arguments.http.endpoint(arguments.web.as_deref(), "--web")?;
     let page = endpoint.as_ref().map(Page::listen).transpose()?;
-    let stop = StopFlag::default();
+    let stop = page.as_ref().map(|_| super::signals::stopped_by_sigterm()).transpose()?.unwrap_or_default();
     let Some(reader) = open(arguments, directory, page.as_ref(), &stop)? else { return Ok(()) };
     let subject = subject(arguments, &log, &reader)?;
     if !arguments.key.is_empty() {

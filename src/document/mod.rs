@@ -55,9 +55,17 @@ impl<'a> Document<'a> {
 
     pub(crate) fn parse(&self) -> Option<DeTable<'a>> {
         let (table, errors) = DeTable::parse_recoverable(self.text);
-        for error in &errors {
-            let hint =
-                if error.message().starts_with("invalid boolean") { "; text needs quotes" } else { "" };
+        let lines = self.text.lines().filter(|line| !line.trim().is_empty()).count();
+        // Another kind of file has an error in each line, and one says it.
+        let is_other_file = errors.len() > 1 && 2 * errors.len() > lines;
+        for error in errors.iter().take(if is_other_file { 1 } else { usize::MAX }) {
+            let hint = match error.message() {
+                _ if is_other_file => {
+                    "; most lines are not TOML: name a pipeline file, which `hushflow init` writes"
+                }
+                message if message.starts_with("invalid boolean") => "; text needs quotes",
+                _ => "",
+            };
             self.report(error.span().unwrap_or(0..0), "", format!("{}{hint}", error.message()));
         }
         errors.is_empty().then(|| table.into_inner())

@@ -128,3 +128,33 @@ fn directories_that_cannot_be_served_are_refused() {
     finish(&mut serve(&other, &at)).failed(2, &["has other parameters"]);
     finish(&mut serve(&state, &at)).failed(2, &["but the argument is a directory"]);
 }
+
+/// SIGTERM ends a page in good order, before and after there is a log.
+#[test]
+fn a_page_of_tail_ends_cleanly_at_sigterm() {
+    let lab = Lab::new();
+    let stream = Stream { rows: 400, epochs: 4 };
+    lab.write("data.csv", stream.csv());
+    let state = lab.path("state");
+    for has_log in [false, true] {
+        if has_log {
+            finish(&mut run(&lab.write("p.toml", stream.pipeline("data.csv", "")), &state, 1)).succeeded();
+        }
+        let mut page = hushflow(["tail", "--web", "127.0.0.1:0"]).arg(&state).spawn().unwrap();
+        let (_address, lines) = served(&mut page);
+        std::thread::spawn(move || lines.for_each(drop));
+        stop(&page);
+        assert_eq!(page.wait().unwrap().code(), Some(0), "with a log: {has_log}");
+    }
+}
+
+#[test]
+fn a_table_of_data_is_not_taken_for_a_pipeline_file() {
+    let lab = Lab::new();
+    let data = lab.write("in.csv", Stream { rows: 400, epochs: 4 }.csv());
+    for command in ["serve", "check", "run"] {
+        let ended = finish(hushflow([command]).arg(&data));
+        assert_eq!(ended.err.matches("in.csv:").count(), 1, "{}", ended.err);
+        ended.failed(2, &["in.csv:1:", "most lines are not TOML: name a pipeline file"]);
+    }
+}
