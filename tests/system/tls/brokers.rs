@@ -190,16 +190,16 @@ fn wrong_certificates_and_passwords_of_redis_are_reported() {
     assert!(errors.contains("has not ended in time") && errors.contains("trying again"), "{errors}");
 }
 
-/// NATS whose encrypted port also takes plain connections, for the test.
-fn nats(case: &BrokerStream, security: &str) -> Option<Server> {
+/// NATS with the certificate of this name, whose encrypted port also takes plain connections, for
+/// the test.
+fn nats(case: &BrokerStream, security: &str, certificate: &str) -> Option<Server> {
     let lab = &case.lab;
-    certificates(lab);
     let server = Server::nats_with(installed("nats-server")?, &lab.path("server"), |port, storage| {
         let file = |name: &str| text(lab.path(name));
         let tls = format!(
             "tls {{ cert_file: {:?}, key_file: {:?}, ca_file: {:?}, verify: true }}\nallow_non_tls: true\n",
-            file("server.pem"),
-            file("server.key"),
+            file(&format!("{certificate}.pem")),
+            file(&format!("{certificate}.key")),
             file("ca.pem")
         );
         let config = format!(
@@ -216,7 +216,8 @@ fn encrypted_jetstream_messages_count_once_through_cuts() {
     let case = BrokerStream::new();
     let security = "TLS\nauthorization { users: [{ user: t, password: t }, \
                     { user: hushflow, password: hidden-of-nats }] }\nno_auth_user: t\n";
-    let Some(server) = nats(&case, security) else { return skipped("nats-server") };
+    certificates(&case.lab);
+    let Some(server) = nats(&case, security, "server") else { return skipped("nats-server") };
     case.lab.write("password", "hidden-of-nats");
     create_stream(server.port);
     let proxy = Proxy::to(server.port);
@@ -241,5 +242,10 @@ fn encrypted_jetstream_messages_count_once_through_cuts() {
     for name in ["strange", "outdated"] {
         let other = SECURED.replace("'client.", &format!("'{name}."));
         case.fails(&path, &other, &["it refuses our certificate"]);
+    }
+    drop(server);
+    for (certificate, part) in [("elsewhere", "elsewhere.example"), ("expired", "has expired")] {
+        let server = nats(&case, security, certificate).expect("it is installed");
+        case.fails(&format!("nats://127.0.0.1:{}", server.port), SECURED, &[part]);
     }
 }

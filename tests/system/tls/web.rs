@@ -5,7 +5,9 @@ use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{certificates, connect, get, text};
+use rcgen::date_time_ymd;
+
+use super::{LATER, certificates, connect, get, text};
 use crate::harness::{Lab, await_until, finish, hushflow, send, stop, wait};
 
 const PIPELINE: &str = "name = 'n'
@@ -91,9 +93,12 @@ fn https_serves_metrics_events_and_the_page_while_others_are_silent() {
 }
 
 #[test]
-fn an_expired_certificate_is_a_warning_at_the_start() {
+fn a_certificate_that_is_not_valid_now_is_a_warning_at_the_start() {
     let lab = Lab::new();
-    certificates(&lab);
+    certificates(&lab).issue_unsuitable(&lab, "future", |parameters| {
+        parameters.not_before = date_time_ymd(2150, 1, 1);
+        parameters.not_after = date_time_ymd(LATER, 1, 1);
+    });
     let sink = PIPELINE.replace("127.0.0.1:0'\nsource", "127.0.0.1:0'\nsource.tls = true\nsource.tls_certificate = 'expired.pem'\nsource.tls_key = 'expired.key'\nsource");
     let sink = sink.replace("'server.", "'expired.");
     let pipeline = text(lab.write("p.toml", sink));
@@ -111,6 +116,17 @@ fn an_expired_certificate_is_a_warning_at_the_start() {
         warnings.contains("of --tls-certificate has expired on 2021-01-01T00:00:00Z, so clients refuse it"),
         "{errors}"
     );
+    let mut command =
+        hushflow(["serve", &text(lab.path("nowhere")), "--web", "127.0.0.1:0", "--tls-certificate"]);
+    let files = [text(lab.path("future.pem")), text(lab.path("future.key"))];
+    let mut page = command.args([&files[0], "--tls-key", &files[1]]).spawn().unwrap();
+    let first = BufReader::new(page.stderr.take().unwrap()).lines().next().unwrap().unwrap();
+    assert!(
+        first.contains("future.pem of --tls-certificate is not valid before 2150-01-01T00:00:00Z"),
+        "{first}"
+    );
+    stop(&page);
+    wait(page).stopped();
     assert!(warnings.contains("tcp-listen://127.0.0.1:0: the certificate"), "{errors}");
 }
 
