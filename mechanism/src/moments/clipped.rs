@@ -2,9 +2,10 @@
 //!
 //! A record goes through memory twice: once for its norm, and once to be rounded, measured and
 //! added. The second pass takes a few columns of all records at a time, several records side by
-//! side (`side_by_side`), so that sums stay in the nearest cache. The integers are those of
-//! [`Clipper::quantise`]. Whether a record lies in the ball is known when its last column has been
-//! added. A correction is then subtracted from the sums, if necessary, before they can be read.
+//! side (`products`), so that sums stay in the cache. It begins with the last columns, which the
+//! first pass has left in the cache. The integers are those of [`Clipper::quantise`]. Whether a
+//! record lies in the ball is known when all its columns have been added. A correction is then
+//! subtracted from the sums, if necessary, before they can be read.
 //!
 //! Sums of up to [`NARROW_RECORDS`] records are kept in 64 bits: `|Σq| ≤ Σ|q|² ≤ 2²²·2⁴⁰`. The
 //! recipient borrows these sums without a copy. Their memory is overwritten when all borrowers have
@@ -14,7 +15,7 @@
 
 use super::clip::{BALL, step_back};
 use super::products::BLOCK_ROWS;
-use super::products::{SUMS, add_integers, add_records, squared_norms};
+use super::products::{SUMS, add_records, squared_norms};
 use super::rows::round_ties_even;
 use super::{
     Accumulators, Clipper, IntegerRow, Layout, MomentError, QuantisedRows, RecordError, SecondMoment, Sums,
@@ -27,8 +28,7 @@ use zeroize::Zeroizing;
 /// are long enough for the prefetcher.
 const COLUMNS: usize = 16384;
 
-/// Number of records per block. Each adds little more than 2⁴⁰ to the sum of squares of a column,
-/// so these sums stay below 2⁵¹.
+/// Number of records per block, for which sums must have room.
 const BLOCK_RECORDS: usize = BLOCK_ROWS / 4;
 
 /// Number of records whose sums certainly fit 64 bits.
@@ -78,7 +78,6 @@ pub struct ClippedSums {
     records: Vec<NarrowRecord>,
     /// Squared norms of all records of a block, if any can take the short path.
     norms: Zeroizing<Vec<f64>>,
-    block: Zeroizing<Vec<f64>>,
     /// Full second moments, and sums beyond 64 bits.
     wide: Accumulators,
     /// A record on the long path, and the rows of those in a block.
@@ -103,7 +102,6 @@ impl ClippedSums {
             stale: false,
             records: Vec::new(),
             norms: Zeroizing::default(),
-            block: Zeroizing::new(vec![0.0; 2 * COLUMNS]),
             wide: Accumulators::new(layout),
             record: Zeroizing::default(),
             rows: QuantisedRows::new(layout.dimension),
@@ -180,7 +178,7 @@ impl ClippedSums {
     /// Zeroes stale sums that no record has overwritten.
     fn wipe(&mut self) {
         if std::mem::take(&mut self.stale) {
-            self.narrow.fill(0);
+            self.narrow[self.layout.first().start..].fill(0);
         }
     }
 
@@ -205,7 +203,10 @@ impl ClippedSums {
         }
         self.make_room();
         self.narrow[Layout::COUNT] += (self.records.len() + self.rows.len()) as i64;
-        for start in (0..dimension).step_by(COLUMNS) {
+        if self.records.is_empty() {
+            self.wipe();
+        }
+        for start in (0..dimension).step_by(COLUMNS).rev() {
             self.add_columns(block, start..dimension.min(start + COLUMNS));
         }
         self.stale = false;
@@ -231,22 +232,16 @@ impl ClippedSums {
 
     /// Adds some columns of all records on the short path.
     fn add_columns<V: Copy + Into<f64>>(&mut self, block: &[V], columns: Range<usize>) {
-        let (dimension, length) = (self.layout.dimension, columns.len());
-        let (first, second) = self.block.split_at_mut(COLUMNS);
-        let (first, second) = (&mut first[..length], &mut second[..length]);
-        first.fill(0.0);
-        second.fill(0.0);
+        let dimension = self.layout.dimension;
+        let (first, second) = self.narrow[self.layout.first().start..].split_at_mut(dimension);
+        let (first, second) = (&mut first[columns.clone()], second.get_mut(columns.clone()));
+        let mut sums = ColumnSums { first, second: second.unwrap_or_default(), are_stale: self.stale };
         let values = |record: &NarrowRecord| &block[record.position * dimension..][columns.clone()];
         let (groups, rest) = self.records.as_chunks_mut::<SUMS>();
         let (halves, rest) = rest.as_chunks_mut::<{ SUMS / 2 }>();
-        groups.iter_mut().for_each(|group| add_group(group, values, first, second));
-        halves.iter_mut().for_each(|group| add_group(group, values, first, second));
-        rest.iter_mut().for_each(|record| add_group(std::array::from_mut(record), values, first, second));
-        let (firsts, seconds) = self.narrow[self.layout.first().start..].split_at_mut(dimension);
-        add_integers(&mut firsts[columns.clone()], self.stale, first);
-        if let Some(seconds) = seconds.get_mut(columns) {
-            add_integers(seconds, self.stale, second);
-        }
+        groups.iter_mut().for_each(|group| sums.add(group, values));
+        halves.iter_mut().for_each(|group| sums.add(group, values));
+        rest.iter_mut().for_each(|record| sums.add(std::array::from_mut(record), values));
     }
 
     /// Quantises any record into a row. Returns whether all its values are finite.
@@ -279,17 +274,25 @@ impl ClippedSums {
     }
 }
 
-/// Adds columns of a few records, and their contributions to the records' norms.
-#[inline(always)]
-fn add_group<'a, V: Copy + Into<f64> + 'a, const R: usize>(
-    group: &mut [NarrowRecord; R],
-    values: impl Fn(&NarrowRecord) -> &'a [V],
-    first: &mut [f64],
-    second: &mut [f64],
-) {
-    let records = group.each_ref().map(values);
-    let squares = add_records(records, group.each_ref().map(|record| record.scale), first, second);
-    group.iter_mut().zip(squares).for_each(|(record, squares)| record.squared_norm += squares);
+/// Sums of some columns. There are no second ones without second moments.
+struct ColumnSums<'a> {
+    first: &'a mut [i64],
+    second: &'a mut [i64],
+    are_stale: bool,
+}
+
+impl ColumnSums<'_> {
+    /// Adds columns of a few records, and their contributions to the records' norms.
+    fn add<'a, V: Copy + Into<f64> + 'a, const R: usize>(
+        &mut self,
+        group: &mut [NarrowRecord; R],
+        values: impl Fn(&NarrowRecord) -> &'a [V],
+    ) {
+        let (records, scales) = (group.each_ref().map(values), group.each_ref().map(|record| record.scale));
+        let squares = add_records(records, scales, self.first, self.second, self.are_stale);
+        self.are_stale = false;
+        group.iter_mut().zip(squares).for_each(|(record, squares)| record.squared_norm += squares);
+    }
 }
 
 #[cfg(test)]

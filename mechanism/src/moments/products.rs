@@ -22,7 +22,7 @@
 //! may be aliased. Blocks are loops over lanes: for small registers, compilers may not inline
 //! closures of `array::map`.
 
-use super::rows::{as_integer, round_ties_even};
+use super::rows::{SHIFT, as_integer, round_ties_even, shift_to_integers, shifted_integer};
 use super::sums::add_runs;
 use super::{Layout, RECORD_BITS, SecondMoment};
 use crate::registers::{Lanes, in_widest};
@@ -282,101 +282,113 @@ fn in_blocks<V, const R: usize>(rows: [&[V]; R]) -> ([&[[V; LANES]]; R], [&[V]; 
     (blocks, rests)
 }
 
-/// Scales and rounds records, and adds them and their squares to the sums. Returns the sum of each
-/// record's squares.
+/// Scales and rounds records, and adds them and their squares to the sums, or overwrites these if
+/// they are stale. Returns the sum of each record's squares. Without second moments `second` is
+/// empty.
 ///
-/// All records have the length of the sums. All sums are integers below 2⁵³, so only the scaled
-/// records are rounded.
+/// All records have the length of the first sums. Each has squares that add up to little more than
+/// 2⁴⁰, so the sums of a few records are exact in `f64`, and none of the totals may exceed 64 bits.
+/// A record's squares are exact too, so a fused multiply-add gives the same integers.
 pub(super) fn add_records<V: Copy + Into<f64>, const R: usize>(
     records: [&[V]; R],
     scales: [f64; R],
-    first: &mut [f64],
-    second: &mut [f64],
+    first: &mut [i64],
+    second: &mut [i64],
+    are_stale: bool,
 ) -> [f64; R] {
-    in_widest(AddRecords { records, scales, first, second })
+    if has_fused_products() {
+        in_widest(AddRecords::<V, R, true> { records, scales, first, second, are_stale })
+    } else {
+        in_widest(AddRecords::<V, R, false> { records, scales, first, second, are_stale })
+    }
 }
 
-struct AddRecords<'a, V, const R: usize> {
+/// Returns whether the registers of [`in_widest`] have fused multiply-adds. Elsewhere these are
+/// calls.
+fn has_fused_products() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("fma") && std::arch::is_x86_feature_detected!("avx2");
+    #[cfg(not(target_arch = "x86_64"))]
+    cfg!(target_arch = "aarch64")
+}
+
+struct AddRecords<'a, V, const R: usize, const FUSED: bool> {
     records: [&'a [V]; R],
     scales: [f64; R],
-    first: &'a mut [f64],
-    second: &'a mut [f64],
+    first: &'a mut [i64],
+    second: &'a mut [i64],
+    are_stale: bool,
 }
 
-impl<V: Copy + Into<f64>, const R: usize> Lanes for AddRecords<'_, V, R> {
+impl<V: Copy + Into<f64>, const R: usize, const FUSED: bool> Lanes for AddRecords<'_, V, R, FUSED> {
     type Output = [f64; R];
 
     #[inline(always)]
     fn run(self) -> [f64; R] {
-        let Self { mut records, scales, first, second } = self;
+        let Self { mut records, scales, first, second, are_stale } = self;
         for record in &mut records {
             *record = &record[..first.len()];
         }
         let (blocks, rests) = in_blocks(records);
         let ((firsts, first_rest), (seconds, second_rest)) = (first.as_chunks_mut(), second.as_chunks_mut());
         let mut squared_norms = [[0.0; LANES]; R];
-        for (position, (first, second)) in firsts.iter_mut().zip(seconds).enumerate() {
-            let (mut integers_sum, mut squares_sum): ([f64; LANES], [f64; LANES]) = (*first, *second);
+        for (position, first) in firsts.iter_mut().enumerate() {
+            let (mut integers, mut squares) = ([0i64; LANES], [0.0; LANES]);
             for record in 0..R {
                 let block: [V; LANES] = blocks[record][position];
                 for lane in 0..LANES {
-                    let integer = round_ties_even(block[lane].into() * scales[record]);
-                    let square = integer * integer;
-                    integers_sum[lane] += integer;
-                    squares_sum[lane] += square;
-                    squared_norms[record][lane] += square;
+                    let shifted = shift_to_integers(block[lane].into() * scales[record]);
+                    let integer = shifted - SHIFT;
+                    integers[lane] = integers[lane].wrapping_add(shifted_integer(shifted));
+                    squares[lane] = add_square::<FUSED>(integer, squares[lane]);
+                    squared_norms[record][lane] = add_square::<FUSED>(integer, squared_norms[record][lane]);
                 }
             }
-            (*first, *second) = (integers_sum, squares_sum);
+            add_lanes(first, integers, are_stale);
+            if let Some(second) = seconds.get_mut(position) {
+                let mut integers = [0i64; LANES];
+                for lane in 0..LANES {
+                    integers[lane] = as_integer(squares[lane]);
+                }
+                add_lanes(second, integers, are_stale);
+            }
         }
         let mut norms = [0.0; R];
         for record in 0..R {
             norms[record] = squared_norms[record].iter().sum();
-            let sums = first_rest.iter_mut().zip(second_rest.iter_mut());
-            for (value, (first, second)) in rests[record].iter().zip(sums) {
-                let integer = round_ties_even((*value).into() * scales[record]);
-                *first += integer;
-                *second += integer * integer;
+        }
+        for (position, first) in first_rest.iter_mut().enumerate() {
+            let (mut sum, mut squares) = (0, 0.0);
+            for record in 0..R {
+                let integer = round_ties_even(rests[record][position].into() * scales[record]);
+                (sum, squares) = (as_integer(integer).wrapping_add(sum), squares + integer * integer);
                 norms[record] += integer * integer;
+            }
+            let sum_after = |before: i64, sum: i64| if are_stale { sum } else { before.wrapping_add(sum) };
+            *first = sum_after(*first, sum);
+            if let Some(second) = second_rest.get_mut(position) {
+                *second = sum_after(*second, as_integer(squares));
             }
         }
         norms
     }
 }
 
-/// Adds integers below 2⁵¹ in magnitude to sums, or overwrites these if they are stale. No sum
-/// may exceed 64 bits.
-pub(super) fn add_integers(sums: &mut [i64], are_stale: bool, integers: &[f64]) {
-    in_widest(AddIntegers { sums, are_stale, integers });
+/// Returns integer² + sum, which is an exact integer.
+#[inline(always)]
+fn add_square<const FUSED: bool>(integer: f64, sum: f64) -> f64 {
+    if FUSED { integer.mul_add(integer, sum) } else { integer * integer + sum }
 }
 
-struct AddIntegers<'a> {
-    sums: &'a mut [i64],
-    are_stale: bool,
-    integers: &'a [f64],
-}
-
-impl Lanes for AddIntegers<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        let Self { sums, are_stale, integers } = self;
-        let ((sums, sums_rest), (integers, integers_rest)) = (sums.as_chunks_mut(), integers.as_chunks());
-        let blocks = sums.iter_mut().zip(integers);
-        for (sums, integers) in blocks {
-            // Overwritten values need not be read.
-            let before: [i64; LANES] = if are_stale { [0; LANES] } else { *sums };
-            let (integers, mut total): ([f64; LANES], _) = (*integers, before);
-            for lane in 0..LANES {
-                total[lane] = before[lane].wrapping_add(as_integer(integers[lane]));
-            }
-            *sums = total;
-        }
-        for (sum, &integer) in sums_rest.iter_mut().zip(integers_rest) {
-            *sum = if are_stale { 0 } else { *sum }.wrapping_add(as_integer(integer));
-        }
+/// Adds to sums, or overwrites them without a read.
+#[inline(always)]
+fn add_lanes(sums: &mut [i64; LANES], integers: [i64; LANES], are_stale: bool) {
+    let before: [i64; LANES] = if are_stale { [0; LANES] } else { *sums };
+    let mut total = before;
+    for lane in 0..LANES {
+        total[lane] = before[lane].wrapping_add(integers[lane]);
     }
+    *sums = total;
 }
 
 #[cfg(test)]
@@ -407,21 +419,28 @@ mod tests {
         ) {
             let records: Vec<Vec<f64>> = values.chunks(40).map(|record| record[..columns].to_vec()).collect();
             let expected = one_by_one(&records, &scales);
-            let [mut first, mut second] = [vec![0.0; columns], vec![0.0; columns]];
             let slices: [&[f64]; SUMS] = std::array::from_fn(|record| &records[record][..]);
-            let norms = add_records(slices, scales, &mut first, &mut second);
-            prop_assert_eq!((&first, &second, &norms[..]), (&expected.0, &expected.1, &expected.2[..]));
-
-            let [mut again, mut squares] = [vec![0.0; columns], vec![0.0; columns]];
-            let single = |record: usize| add_records([slices[record]], [scales[record]], &mut again, &mut squares)[0];
-            prop_assert_eq!((0..SUMS).map(single).collect::<Vec<_>>(), expected.2);
-            prop_assert_eq!((again, squares), (first.clone(), second));
-
-            let mut sums = vec![7; columns];
-            add_integers(&mut sums, false, &first);
-            prop_assert!(sums.iter().zip(&first).all(|(sum, integer)| *sum == 7 + *integer as i64));
-            add_integers(&mut sums, true, &first);
-            prop_assert!(sums.iter().zip(&first).all(|(sum, integer)| *sum == *integer as i64));
+            let plus = |sums: &[f64], before: i64| sums.iter().map(|sum| before + *sum as i64).collect::<Vec<_>>();
+            for (are_stale, before) in [(true, 0), (false, 7)] {
+                let [mut first, mut second] = [vec![7; columns], vec![7; columns]];
+                let norms = add_records(slices, scales, &mut first, &mut second, are_stale);
+                prop_assert_eq!((&first, &second), (&plus(&expected.0, before), &plus(&expected.1, before)));
+                prop_assert_eq!(&norms[..], &expected.2[..]);
+                let mut alone = vec![7; columns];
+                prop_assert_eq!(add_records(slices, scales, &mut alone, &mut [], are_stale), norms);
+                prop_assert_eq!(alone, first);
+            }
+            let [mut first, mut second] = [vec![0; columns], vec![0; columns]];
+            let mut single =
+                |record: usize| add_records([slices[record]], [scales[record]], &mut first, &mut second, false)[0];
+            prop_assert_eq!((0..SUMS).map(&mut single).collect::<Vec<_>>(), &expected.2[..]);
+            prop_assert_eq!((first, second), (plus(&expected.0, 0), plus(&expected.1, 0)));
+            // Without fused multiply-adds, as on other processors.
+            let [mut first, mut second] = [vec![0; columns], vec![0; columns]];
+            let (records, are_stale) = (slices, true);
+            let plain = AddRecords::<f64, SUMS, false> { records, scales, first: &mut first, second: &mut second, are_stale };
+            prop_assert_eq!(&plain.run()[..], &expected.2[..]);
+            prop_assert_eq!((first, second), (plus(&expected.0, 0), plus(&expected.1, 0)));
         }
 
         #[test]

@@ -230,19 +230,31 @@ impl<'a> IntegerRow<'a> {
 
 /// The middle of [2⁵², 2⁵³], where the floats are exactly the integers, and the bits of successive
 /// ones differ by 1.
-const SHIFT: f64 = 1.5 * (1u64 << 52) as f64;
+pub(crate) const SHIFT: f64 = 1.5 * (1u64 << 52) as f64;
 
 /// Returns the nearest integer of a number below 2⁵¹ in magnitude, ties to even; never −0.
 ///
 /// The addition rounds and the subtraction is exact. `f64::round_ties_even` would be a call for
 /// every entry on processors without a rounding instruction.
 pub(crate) fn round_ties_even(value: f64) -> f64 {
-    (value + SHIFT) - SHIFT
+    shift_to_integers(value) - SHIFT
+}
+
+/// Returns the nearest integer of a number below 2⁵¹ in magnitude, ties to even, plus [`SHIFT`].
+#[inline(always)]
+pub(crate) fn shift_to_integers(value: f64) -> f64 {
+    value + SHIFT
+}
+
+/// Returns the integer to which [`SHIFT`] was added.
+#[inline(always)]
+pub(crate) fn shifted_integer(shifted: f64) -> i64 {
+    (shifted.to_bits() as i64).wrapping_sub(SHIFT.to_bits() as i64)
 }
 
 /// Converts an integral float below 2⁵¹ in magnitude to `i64`. A cast would also check the range.
 pub(crate) fn as_integer(value: f64) -> i64 {
-    ((value + SHIFT).to_bits() as i64).wrapping_sub(SHIFT.to_bits() as i64)
+    shifted_integer(shift_to_integers(value))
 }
 
 /// Converts an integer below 2⁵¹ in magnitude to a float, exactly.
