@@ -22,32 +22,12 @@
 //! `r_{h+1} = r_h·exp(−2/8192)`, because `(h+1)² − h² = 2h + 1`. Both are enclosed in integers of
 //! 128 bits. Where the enclosure leaves more than one `t_h` possible, the exponential itself is
 //! enclosed, to any precision.
-//!
-//! # Packed rounds
-//! Rounds of the sampler in SIMD registers.
-//!
-//! For bins of a width `W = w·2^k` with 2¹⁹ ≤ w < 2²⁰ and k ≤ 32, a round takes two words, and all
-//! factors have at most 32 bits:
-//!
-//! | word | bits | |
-//! |---|---|---|
-//! | first | 47 | U, which selects the bin h |
-//! | | 16 | the first bits of U₁ |
-//! | | 1 | the sign |
-//! | second | 32 | the leading factor of j, uniform below w by Lemire's rule |
-//! | | 32 | the first k of these are the rest of j |
-//!
-//! Several draws are made at a time, in the widest [`registers`](crate::registers). As in
-//! [`gaussian`](super::gaussian), a round is accepted only if its words alone show that it ends,
-//! and with which result. Then it equals, bit by bit, the round in that module.
 
 use super::exponential;
 use super::exponential::LazyUniform;
-use crate::registers::Lanes;
 use num_bigint::BigUint;
 use rand::CryptoRng;
 use std::sync::LazyLock;
-use zeroize::Zeroize;
 
 /// Number of bins that the table covers.
 const COVERED: u64 = 1024;
@@ -57,6 +37,9 @@ const GUIDE_BITS: u32 = 12;
 
 /// Number of bits of U after the leading ones that choose between the two bins of a cell.
 const THRESHOLD_BITS: u32 = 16;
+
+/// Number of leading bits of U that nearly always determine the bin.
+pub(super) const DETERMINING_BITS: u32 = GUIDE_BITS + THRESHOLD_BITS;
 
 const THRESHOLD_MASK: u32 = (1 << THRESHOLD_BITS) - 1;
 
@@ -126,17 +109,15 @@ impl BinTable {
 
     /// For the table of every release, takes the leading bits of a word as U. Returns the bin of U
     /// and 1 if the first 28 bits determine it. Otherwise returns any number up to 1024, and 0.
-    ///
-    /// The bins of a cell are h and perhaps h + 1, and t are the next bits of the first U of h + 1.
-    /// If the next bits of U are below t, U belongs to h. If they are above t, U belongs to h + 1.
     #[inline(always)]
     pub(super) fn guess(&self, word: u64) -> (u64, u64) {
-        let cell = u64::from(self.cells[(word >> (64 - GUIDE_BITS)) as usize]);
-        let mask = u64::from(THRESHOLD_MASK);
-        let (next, threshold) = ((word >> (64 - GUIDE_BITS - THRESHOLD_BITS)) & mask, cell & mask);
-        let first = (cell & u64::from(!OPEN)) >> THRESHOLD_BITS;
-        let determined = u64::from(next != threshold) & u64::from(cell < u64::from(OPEN));
-        (first.wrapping_add(u64::from(next > threshold)), determined)
+        bin_of_cell(self.cell(word), word)
+    }
+
+    /// Returns the cell of a word whose leading bits are U.
+    #[inline(always)]
+    pub(super) fn cell(&self, word: u64) -> u32 {
+        self.cells[(word >> (64 - GUIDE_BITS)) as usize]
     }
 
     #[cold]
@@ -186,6 +167,19 @@ fn cell(ends: &[u64], h: u16, leading: u64, bits: u32) -> u32 {
         _ => return OPEN,
     };
     u32::from(h) << THRESHOLD_BITS | threshold
+}
+
+/// Returns the bin of a word in this cell, and whether it is determined: see [`BinTable::guess`].
+///
+/// The bins of a cell are h and perhaps h + 1, and t are the next bits of the first U of h + 1. If
+/// the next bits of U are below t, U belongs to h. If they are above t, U belongs to h + 1.
+#[inline(always)]
+pub(super) fn bin_of_cell(cell: u32, word: u64) -> (u64, u64) {
+    let (cell, mask) = (u64::from(cell), u64::from(THRESHOLD_MASK));
+    let (next, threshold) = ((word >> (64 - DETERMINING_BITS)) & mask, cell & mask);
+    let first = (cell & u64::from(!OPEN)) >> THRESHOLD_BITS;
+    let determined = u64::from(next != threshold) & u64::from(cell < u64::from(OPEN));
+    (first.wrapping_add(u64::from(next > threshold)), determined)
 }
 
 /// Bounds of a number below 1, in units of 2⁻¹²⁸.
@@ -246,118 +240,6 @@ fn scaled_weight(h: u64, precision: u64, denominator: u64) -> (BigUint, BigUint)
 /// Returns integers that enclose `2^precision·exp(−h²/8192)`.
 fn exponential_bounds(h: u64, precision: u64) -> (BigUint, BigUint) {
     exponential::bounds(&(BigUint::from(h) * h), &BigUint::from(8192u32), precision)
-}
-
-/// Integer types in which noise is drawn.
-pub(super) trait NoiseInteger: Copy + Zeroize {
-    /// Returns the lower half of a draw, or all of it.
-    fn lower_half(draw: i128) -> Self;
-}
-
-impl NoiseInteger for i128 {
-    #[inline(always)]
-    fn lower_half(draw: i128) -> i128 {
-        draw
-    }
-}
-
-impl NoiseInteger for i64 {
-    #[inline(always)]
-    fn lower_half(draw: i128) -> i64 {
-        draw as i64
-    }
-}
-
-/// Bits of the second word for the leading factor.
-pub(super) const LEADING_BITS: u32 = 32;
-
-/// Bits of w.
-const WIDTH_BITS: u32 = 20;
-
-/// Maximum number of bits after the leading factor.
-const MAX_LOW_BITS: u32 = 64 - LEADING_BITS;
-
-/// Number of draws whose bins are looked up together.
-pub(super) const ROUNDS: usize = 64;
-
-/// Returns whether bins `w·2^k` wide are drawn on the packed path.
-pub(super) fn are_packed(w: u32, k: u32) -> bool {
-    w.ilog2() + 1 == WIDTH_BITS && k <= MAX_LOW_BITS
-}
-
-/// Returns the first `low_bits` of the bits after the leading factor.
-#[inline(always)]
-pub(super) fn low_part(word: u64, low_bits: u32) -> u64 {
-    u64::from(word as u32).wrapping_shr(MAX_LOW_BITS - low_bits)
-}
-
-/// Rounds of 64 draws.
-pub(super) struct PackedRounds<'a, N> {
-    pub(super) bins: &'a BinTable,
-    /// w.
-    pub(super) leading: u64,
-    /// k.
-    pub(super) low_bits: u32,
-    pub(super) bytes: &'a [[[u8; 8]; 2]; ROUNDS],
-    pub(super) noise: &'a mut [N; ROUNDS],
-}
-
-/// Returns a bit for each round, the lowest for the first: set where the round is open.
-impl<N: NoiseInteger> Lanes for PackedRounds<'_, N> {
-    type Output = u64;
-
-    #[inline(always)]
-    fn run(self) -> u64 {
-        let Self { bins, leading, low_bits, bytes, noise } = self;
-        // One pass looks up and one computes: not every processor can look up several at a time.
-        let (mut bin_numbers, mut certain, mut ended) = ([0; ROUNDS], [0; ROUNDS], [0; ROUNDS]);
-        for (position, [first, _]) in bytes.iter().enumerate() {
-            let (bin, is_certain) = bins.guess(u64::from_le_bytes(*first));
-            (bin_numbers[position], certain[position]) = (bin, is_certain);
-        }
-        for position in 0..ROUNDS {
-            let (draw, ends) = round(bin_numbers[position], words(&bytes[position]), leading, low_bits);
-            noise[position] = N::lower_half(draw.into());
-            ended[position] = (ends & certain[position]).wrapping_shl(position as u32);
-        }
-        !ended.iter().fold(0, |all, one| all | one)
-    }
-}
-
-/// Returns words from their bytes.
-///
-/// It is a loop over positions, because the closures of `array::map` and `Iterator::zip` may be
-/// compiled as calls into another codegen unit, and a loop with calls is not vectorised.
-#[inline(always)]
-pub(super) fn words<const WORDS: usize>(bytes: &[[u8; 8]; WORDS]) -> [u64; WORDS] {
-    let mut words = [0; WORDS];
-    for position in 0..WORDS {
-        words[position] = u64::from_le_bytes(bytes[position]);
-    }
-    words
-}
-
-/// Returns a draw of this bin, and 1 if it surely ends the round. Nothing overflows: h ≤ 1024, so
-/// hw + j/2^k is below 2³¹.
-#[inline(always)]
-fn round(bin: u64, [first, second]: [u64; 2], leading: u64, low_bits: u32) -> (i64, u64) {
-    let product = factors(second >> MAX_LOW_BITS, leading);
-    let uniform = u64::from((product & u64::from(u32::MAX)) >= leading);
-    let fraction = (second >> 48).wrapping_add(2);
-    let bound = factors(fraction, (bin << 17).wrapping_add(fraction)) >> 29;
-    let accepted = u64::from(((first >> 1) & 0xffff) > bound);
-    let whole = factors(bin, leading).wrapping_add(product >> LEADING_BITS);
-    let magnitude = whole.wrapping_shl(low_bits) | low_part(second, low_bits);
-    // All ones if the draw is negative.
-    let sign = (first & 1).wrapping_neg();
-    let draw = (magnitude ^ sign).wrapping_sub(sign).cast_signed();
-    (draw, uniform & accepted & u64::from(magnitude != 0))
-}
-
-/// Returns the product of two numbers below 2³²: one vector instruction for several of them.
-#[inline(always)]
-fn factors(one: u64, other: u64) -> u64 {
-    u64::from(one as u32).wrapping_mul(u64::from(other as u32))
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@
 //!
 //! 1. Draw h with probability ∝ exp(−h²/8192) (`bins`: exact).
 //! 2. Draw j uniformly in 0..W (Lemire's multiplication with rejection: exact). For wide bins the
-//!    lower k bits of j are separate uniform bits, and those of `packed` bins are the rest of the
-//!    same word.
+//!    lower k bits of j are separate uniform bits. Those of packed rounds begin with the bits of
+//!    step 1 that did not determine h (`packed`).
 //! 3. Accept with probability exp(−e) (below: exact). Otherwise start again.
 //! 4. Draw a sign. Start again at −0, so that 0 is not counted twice.
 //!
@@ -40,13 +40,17 @@
 //! other round is made as above, from its words, in the order of the draws. So each x equals that
 //! of rounds made one after another, even for a seeded generator. ∎
 //!
-//! **Cost.** A round in the common case takes two 64-bit words for W < 2⁵⁸ and three above, drawn
-//! for many rounds at a time, and three multiplications. It has no division, and no round uses
-//! floating point. The time depends on the noise only, and the noise is drawn before the sums of
-//! its epoch are read.
+//! **Cost.** A round in the common case takes 96 bits if it is packed and W < 2³⁸, two 64-bit words
+//! for other W < 2⁵⁸ and three above, drawn for many rounds at a time, and three multiplications.
+//! It has no division, and no round uses floating point. The time depends on the noise only, and
+//! the noise is drawn before the sums of its epoch are read.
 
-use super::bins::{BINS, BinTable, LEADING_BITS, NoiseInteger, PackedRounds, are_packed, low_part, words};
+use super::bins::{BINS, BinTable};
 use super::exponential::LazyUniform;
+use super::packed::{
+    LEADING_BITS, NoiseInteger, PACKED_WORDS, PackedRounds, ROUNDS, SPARE_BITS, are_packed, low_part,
+    shorter_words, words,
+};
 use super::scale::NoiseScale;
 use crate::registers::in_widest;
 use bytemuck::{cast_slice, cast_slice_mut};
@@ -57,9 +61,6 @@ use zeroize::Zeroize;
 /// Bins at least this wide are drawn in two parts. Narrower ones take one word, and a second word
 /// in fewer than one of 64 cases.
 const WIDE: u128 = 1 << 58;
-
-/// Number of rounds whose words are drawn together.
-const ROUNDS: usize = 64;
 
 /// Minimum number of draws for which a part of a block is faster than draws one by one.
 const FEW_ROUNDS: usize = 4;
@@ -85,7 +86,7 @@ pub struct DiscreteGaussian {
     leading: u64,
     /// Bits of the lower part of j; 0 if the bin is narrow.
     low_bits: u32,
-    /// Whether both parts of j come from one word: see `packed`.
+    /// Whether rounds are packed: see `packed`.
     is_packed: bool,
     bins: &'static BinTable,
 }
@@ -137,7 +138,8 @@ impl DiscreteGaussian {
 
     fn fill_as<R: CryptoRng + ?Sized, N: NoiseInteger>(&self, rng: &mut R, noise: &mut [N]) {
         match self.low_bits {
-            _ if self.is_packed => self.fill_packed(rng, noise),
+            0..=SPARE_BITS if self.is_packed => self.fill_packed::<{ PACKED_WORDS[0] }, R, N>(rng, noise),
+            _ if self.is_packed => self.fill_packed::<{ PACKED_WORDS[1] }, R, N>(rng, noise),
             0 => self.fill_by_rounds::<2, R, N>(rng, noise),
             _ => self.fill_by_rounds::<3, R, N>(rng, noise),
         }
@@ -155,69 +157,91 @@ impl DiscreteGaussian {
         rng: &mut R,
         noise: &mut [N],
     ) {
-        let mut words = [[0u64; WORDS]; ROUNDS];
+        let mut drawn = [[0u64; WORDS]; ROUNDS];
         let used = noise.len().min(ROUNDS);
         for noise in noise.chunks_mut(ROUNDS) {
-            let words = words[..noise.len()].as_flattened_mut();
-            rng.fill_bytes(cast_slice_mut(words));
-            let (bytes, _) = cast_slice::<u64, [u8; 8]>(words).as_chunks::<WORDS>();
+            let drawn = drawn[..noise.len()].as_flattened_mut();
+            rng.fill_bytes(cast_slice_mut(drawn));
+            let (bytes, _) = cast_slice::<u64, [u8; 8]>(drawn).as_chunks::<WORDS>();
             let open = self.plain_rounds(bytes, noise);
-            self.end_rounds(open, bytes, noise, rng);
+            self.end_rounds(open, |position| words(&bytes[position]), noise, rng);
         }
         // Wipes only the words that were used: a run may be a single coordinate.
-        words[..used].as_flattened_mut().zeroize();
+        drawn[..used].as_flattened_mut().zeroize();
     }
 
     /// As [`fill_by_rounds`](Self::fill_by_rounds) for packed rounds. The last draws take a block
     /// that is not full; a few are made one by one.
-    fn fill_packed<R: CryptoRng + ?Sized, N: NoiseInteger>(&self, rng: &mut R, noise: &mut [N]) {
+    fn fill_packed<const WORDS: usize, R: CryptoRng + ?Sized, N: NoiseInteger>(
+        &self,
+        rng: &mut R,
+        noise: &mut [N],
+    ) {
         let (blocks, rest) = noise.as_chunks_mut();
         if !blocks.is_empty() {
-            self.fill_blocks(rng, blocks);
+            self.fill_blocks::<WORDS, R, N>(rng, blocks);
         }
         if rest.len() < FEW_ROUNDS {
             rest.iter_mut().for_each(|noise| *noise = N::lower_half(self.draw::<2, R>(rng)));
         } else {
-            self.fill_part(rng, rest);
+            self.fill_part::<WORDS, R, N>(rng, rest);
         }
     }
 
     /// Fills less than a block.
-    fn fill_part<R: CryptoRng + ?Sized, N: NoiseInteger>(&self, rng: &mut R, noise: &mut [N]) {
-        let (mut words, mut block) = ([[0u64; 2]; ROUNDS], [N::lower_half(0); ROUNDS]);
-        rng.fill_bytes(cast_slice_mut(words[..noise.len()].as_flattened_mut()));
-        let (bytes, _) = cast_slice::<u64, [u8; 8]>(words.as_flattened()).as_chunks::<2>().0.as_chunks();
-        bytes.iter().for_each(|bytes| self.fill_block(rng, bytes, &mut block, noise.len()));
-        noise.copy_from_slice(&block[..noise.len()]);
-        words[..noise.len()].as_flattened_mut().zeroize();
+    fn fill_part<const WORDS: usize, R: CryptoRng + ?Sized, N: NoiseInteger>(
+        &self,
+        rng: &mut R,
+        noise: &mut [N],
+    ) {
+        let (mut words, mut block) = ([0u64; WORDS], [N::lower_half(0); ROUNDS]);
+        let used = noise.len();
+        rng.fill_bytes(cast_slice_mut(&mut words[..used]));
+        let shorter = cast_slice_mut::<u64, u8>(&mut words[ROUNDS..]).chunks_mut(4 * ROUNDS);
+        shorter.for_each(|words| rng.fill_bytes(&mut words[..4 * used]));
+        let (bytes, _) = cast_slice::<u64, [u8; 8]>(&words).as_chunks::<WORDS>();
+        bytes.iter().for_each(|bytes| self.fill_block(rng, bytes, &mut block, used));
+        noise.copy_from_slice(&block[..used]);
+        words[..used].zeroize();
+        words[ROUNDS..].zeroize();
         block.zeroize();
     }
 
-    fn fill_blocks<R: CryptoRng + ?Sized, N: NoiseInteger>(&self, rng: &mut R, blocks: &mut [[N; ROUNDS]]) {
-        let mut words = [[[0u64; 2]; ROUNDS]; BLOCKS];
+    fn fill_blocks<const WORDS: usize, R: CryptoRng + ?Sized, N: NoiseInteger>(
+        &self,
+        rng: &mut R,
+        blocks: &mut [[N; ROUNDS]],
+    ) {
+        let mut words = [[0u64; WORDS]; BLOCKS];
         for blocks in blocks.chunks_mut(BLOCKS) {
-            let words = words[..blocks.len()].as_flattened_mut().as_flattened_mut();
+            let words = words[..blocks.len()].as_flattened_mut();
             rng.fill_bytes(cast_slice_mut(words));
-            let (bytes, _) = cast_slice::<u64, [u8; 8]>(words).as_chunks::<2>().0.as_chunks();
+            let (bytes, _) = cast_slice::<u64, [u8; 8]>(words).as_chunks();
             blocks
                 .iter_mut()
                 .zip(bytes)
-                .for_each(|(block, bytes)| self.fill_block(rng, bytes, block, ROUNDS));
+                .for_each(|(block, bytes)| self.fill_block::<WORDS, R, N>(rng, bytes, block, ROUNDS));
         }
-        words.as_flattened_mut().as_flattened_mut().zeroize();
+        words.as_flattened_mut().zeroize();
     }
 
     /// Makes the first `used` rounds of a block, one at least. The rest is unspecified.
-    fn fill_block<R: CryptoRng + ?Sized, N: NoiseInteger>(
+    fn fill_block<const WORDS: usize, R: CryptoRng + ?Sized, N: NoiseInteger>(
         &self,
         rng: &mut R,
-        bytes: &[[[u8; 8]; 2]; ROUNDS],
+        bytes: &[[u8; 8]; WORDS],
         noise: &mut [N; ROUNDS],
         used: usize,
     ) {
         let (bins, leading, low_bits) = (self.bins, self.leading, self.low_bits);
         let open = in_widest(PackedRounds { bins, leading, low_bits, bytes, noise: &mut *noise });
-        self.end_rounds(open & u64::MAX >> (ROUNDS - used), bytes, noise, rng);
+        let words_of = |position: usize| {
+            let shorter = shorter_words(bytes);
+            let word = |words: &[[u8; 4]; ROUNDS]| u64::from(u32::from_le_bytes(words[position]));
+            let [second, third] = [word(&shorter[0]), shorter.get(1).map_or(0, word)];
+            [u64::from_le_bytes(bytes[position]), second << LEADING_BITS | third]
+        };
+        self.end_rounds(open & u64::MAX >> (ROUNDS - used), words_of, noise, rng);
     }
 
     /// Completes the open rounds from their words, and adds rounds if these are rejected.
@@ -225,13 +249,13 @@ impl DiscreteGaussian {
     fn end_rounds<const WORDS: usize, R: CryptoRng + ?Sized, N: NoiseInteger>(
         &self,
         mut open: u64,
-        bytes: &[[[u8; 8]; WORDS]],
+        words: impl Fn(usize) -> [u64; WORDS],
         noise: &mut [N],
         rng: &mut R,
     ) {
         while open != 0 {
             let position = open.trailing_zeros() as usize;
-            let round = self.round(words(&bytes[position]), rng);
+            let round = self.round(words(position), rng);
             noise[position] = N::lower_half(round.unwrap_or_else(|| self.draw::<WORDS, R>(rng)));
             open &= open - 1;
         }
@@ -306,7 +330,7 @@ impl DiscreteGaussian {
         };
         let low = match words.get(2) {
             Some(low) => low >> (64 - self.low_bits),
-            None if self.is_packed => low_part(word, self.low_bits),
+            None if self.is_packed => self.low_part([words[0], words[1]], rng),
             None => 0,
         };
         let offset = u128::from(leading) << self.low_bits | u128::from(low);
@@ -323,6 +347,15 @@ impl DiscreteGaussian {
         }
         let sign = -i128::from(negative);
         Some((magnitude ^ sign).wrapping_sub(sign))
+    }
+
+    /// Returns the bits of j after the leading factor, of a packed round with these words. The
+    /// second holds the word of the leading factor in its upper half, and the third in its lower.
+    fn low_part<R: CryptoRng + ?Sized>(&self, [first, second]: [u64; 2], rng: &mut R) -> u64 {
+        match self.bins.guess(first) {
+            (_, 1) => low_part(first, u64::from(second as u32), self.low_bits),
+            _ => rng.next_u64() & ((1 << self.low_bits) - 1),
+        }
     }
 
     /// Decides step 3 if 16 bits of U₁ do not.

@@ -5,7 +5,8 @@
 //! |---|---|
 //! | [`scale`] | the standard deviations that the sampler covers, on an integer grid |
 //! | [`gaussian`] | the sampler of every release, with its proof |
-//! | `bins` | its first stage: draws the bin of width σ/64, and makes 64 rounds at a time in SIMD |
+//! | `bins` | its first stage: draws the bin of width σ/64 |
+//! | `packed` | its common case: makes 64 rounds at a time in SIMD |
 //! | [`selection`] | the exponential mechanism: selects a candidate with a high score |
 //! | `exponential` | exact trials of probability exp(−ratio); the discrete Laplace, proved |
 //! | [`entropy`] | the source of random bits: the operating system, or a seed for simulations |
@@ -22,6 +23,7 @@ pub mod entropy;
 mod exponential;
 pub mod gaussian;
 mod keystream;
+mod packed;
 pub mod reference;
 pub mod scale;
 pub mod selection;
