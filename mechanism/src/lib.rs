@@ -21,7 +21,7 @@ mod quantile;
 mod range;
 #[cfg(test)]
 mod reference;
-mod registers;
+pub mod registers;
 pub mod release;
 pub mod sampling;
 pub mod sensitivity;

@@ -11,9 +11,11 @@ use multiversion::multiversion;
 /// A loop. `run` and all functions that it calls must be `#[inline(always)]`: functions that are
 /// not inlined are compiled for small registers. Closures of `array::map` and `Iterator::zip` may
 /// not be inlined.
-pub(crate) trait Lanes {
+pub trait Lanes {
+    /// The result of the loop.
     type Output;
 
+    /// Runs the loop.
     fn run(self) -> Self::Output;
 }
 
@@ -22,7 +24,7 @@ pub(crate) trait Lanes {
     "x86_64+avx512f+avx512bw+avx512cd+avx512dq+avx512vl+avx512vbmi2+avx2+bmi1+bmi2+fma+lzcnt+popcnt",
     "x86_64+avx2+bmi1+bmi2+fma+lzcnt+popcnt"
 ))]
-pub(crate) fn in_widest<L: Lanes>(lanes: L) -> L::Output {
+pub fn in_widest<L: Lanes>(lanes: L) -> L::Output {
     lanes.run()
 }
 

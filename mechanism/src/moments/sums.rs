@@ -9,6 +9,7 @@
 use super::clipped::NARROW_RECORDS;
 use crate::moments::IntegerRow;
 use crate::numbers;
+use crate::registers::{Lanes, in_widest};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::ops::Range;
 use std::sync::Arc;
@@ -202,9 +203,26 @@ fn sum(these: &[i64], those: &[i64], mut sums: Zeroizing<Vec<i64>>) -> Zeroizing
     if sums.capacity() < these.len() {
         sums = Zeroizing::new(Vec::with_capacity(these.len()));
     }
-    sums.clear();
-    sums.extend(these.iter().zip(those).map(|(&this, &that)| this.wrapping_add(that)));
+    sums.resize(these.len(), 0);
+    in_widest(Add { these, those, sums: &mut sums });
     sums
+}
+
+struct Add<'a> {
+    these: &'a [i64],
+    those: &'a [i64],
+    sums: &'a mut [i64],
+}
+
+impl Lanes for Add<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for ((sum, this), that) in self.sums.iter_mut().zip(self.these).zip(self.those) {
+            *sum = this.wrapping_add(*that);
+        }
+    }
 }
 
 /// Adds a run of integers to as many sums.

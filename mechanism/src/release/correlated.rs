@@ -11,6 +11,7 @@ use super::{ReleaseError, Released};
 use crate::mechanism::{CoordinateNoise, MatrixMechanism, MomentEncoder};
 use crate::moments::IntegerRow;
 use crate::noise::{DiscreteGaussian, NoiseGenerator};
+use crate::registers::{Lanes, in_widest};
 use crate::strategy::{COEFFICIENT_BITS, Correlator, StepError};
 use std::ops::Range;
 use zeroize::Zeroizing;
@@ -141,29 +142,21 @@ impl CorrelatedNoise {
             rest = after;
         }
         self.steps += 1;
-        Ok(match sums {
-            IntegerRow::Narrow(sums) => self.add(noise, sums, sum_of_narrow),
-            IntegerRow::Wide(sums) => self.add(noise, sums, sum_of_wide),
-        })
+        Ok(self.add(noise, sums))
     }
 
     /// Adds sums to noise in place. Returns whether all values fit 64 bits; if not, `noise` holds
     /// their low halves.
-    fn add<X: Copy>(
-        &self,
-        noise: &mut [i64],
-        mut sums: &[X],
-        value: impl Fn(i64, X, u32) -> (i64, i64),
-    ) -> bool {
-        let (mut rest, mut beyond) = (noise, 0);
+    fn add(&self, noise: &mut [i64], sums: IntegerRow<'_>) -> bool {
+        let (mut rest, mut start, mut beyond) = (noise, 0, 0);
         for run in &self.runs {
-            let ((own, noise), (of_run, after)) = (rest.split_at_mut(run.length), sums.split_at(run.length));
-            for (u, &sum) in own.iter_mut().zip(of_run) {
-                let (low, high) = value(*u, sum, run.sum_bits.into());
-                beyond |= high ^ (low >> 63);
-                *u = low;
-            }
-            (rest, sums) = (noise, after);
+            let (noise, after) = rest.split_at_mut(run.length);
+            let bits = run.sum_bits.into();
+            beyond |= match sums.run(start..start + run.length) {
+                IntegerRow::Narrow(sums) => in_widest(AddNarrow { noise, sums, bits }),
+                IntegerRow::Wide(sums) => add_each(noise, sums, bits, sum_of_wide),
+            };
+            (rest, start) = (after, start + run.length);
         }
         beyond == 0
     }
@@ -206,6 +199,39 @@ impl CorrelatedNoise {
             RunNoise::Correlated(_, correlator) => Some(correlator.as_ref()),
             RunNoise::None | RunNoise::Missing => None,
         })
+    }
+}
+
+/// Adds sums in units of 2^`bits` to noise. Returns 0 if all values fit 64 bits; otherwise `noise`
+/// holds their low halves.
+#[inline(always)]
+fn add_each<X: Copy>(
+    noise: &mut [i64],
+    sums: &[X],
+    bits: u32,
+    value: impl Fn(i64, X, u32) -> (i64, i64),
+) -> i64 {
+    let mut beyond = 0;
+    for (u, &sum) in noise.iter_mut().zip(sums) {
+        let (low, high) = value(*u, sum, bits);
+        beyond |= high ^ (low >> 63);
+        *u = low;
+    }
+    beyond
+}
+
+struct AddNarrow<'a> {
+    noise: &'a mut [i64],
+    sums: &'a [i64],
+    bits: u32,
+}
+
+impl Lanes for AddNarrow<'_> {
+    type Output = i64;
+
+    #[inline(always)]
+    fn run(self) -> i64 {
+        add_each(self.noise, self.sums, self.bits, sum_of_narrow)
     }
 }
 

@@ -297,8 +297,8 @@ impl ReleaseShard {
     }
 }
 
-/// Returns `begun` followed by zeros, in memory of `buffer` if `begun` is too short. Reallocation
-/// would leave a copy of the noise behind, not wiped.
+/// Returns `begun` followed by any public numbers, in memory of `buffer` if `begun` is too short.
+/// Reallocation would leave a copy of the noise behind, not wiped.
 fn extended<Z: Copy + Default + DefaultIsZeroes>(
     mut begun: Zeroizing<Vec<Z>>,
     length: usize,
@@ -306,10 +306,13 @@ fn extended<Z: Copy + Default + DefaultIsZeroes>(
 ) -> Zeroizing<Vec<Z>> {
     if begun.capacity() < length {
         let mut noise = Zeroizing::new(buffer());
-        noise.clear();
-        noise.reserve_exact(length);
-        noise.extend_from_slice(&begun);
-        begun = noise;
+        // Old values are public, and will be overwritten.
+        noise.truncate(length);
+        let more = length - noise.len();
+        noise.reserve_exact(more);
+        noise.resize(length, Z::default());
+        noise[..begun.len()].copy_from_slice(&begun);
+        return noise;
     }
     begun.resize(length, Z::default());
     begun

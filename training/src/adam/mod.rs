@@ -74,6 +74,7 @@ pub use private::{PrivateAdam, SecondMomentNoise, second_moment_noise};
 pub use setting::{AdamError, AdamHyperparameters, GradientSquares};
 
 use hushflow_mechanism::moments::squared_norm;
+use hushflow_mechanism::registers::{Lanes, in_widest};
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 
@@ -97,8 +98,8 @@ pub struct Adam {
     heavy_ball: Option<f64>,
     /// β₁^t and β₂^t.
     powers: [f64; 2],
-    /// `Σ_i β^(t−i)(1 − β)·x_i` of gradients and of squares, coordinate by coordinate.
-    averages: Vec<[f64; 2]>,
+    /// `Σ_i β^(t−i)(1 − β)·x_i` of gradients and of squares.
+    averages: [Vec<f64>; 2],
 }
 
 impl Adam {
@@ -109,25 +110,27 @@ impl Adam {
             stability: setting.stability,
             heavy_ball: setting.heavy_ball,
             powers: [1.0; 2],
-            averages: vec![[0.0; 2]; coordinates],
+            averages: [(); 2].map(|()| vec![0.0; coordinates]),
         }
     }
 
     fn len(&self) -> usize {
-        self.averages.len()
+        self.averages[0].len()
     }
 
     /// Appends β₁^t, β₂^t and the averages.
     fn save(&self, to: &mut Vec<f64>) {
         to.extend(self.powers);
-        to.extend(self.averages.as_flattened());
+        self.averages.iter().for_each(|average| to.extend(average));
     }
 
     /// Takes what [`save`](Self::save) appended from the front; `None` if there is less.
     fn restore(&mut self, from: &mut &[f64]) -> Option<()> {
         self.powers.copy_from_slice(from.split_off(..2)?);
-        let averages = self.averages.as_flattened_mut();
-        averages.copy_from_slice(from.split_off(..averages.len())?);
+        for average in &mut self.averages {
+            let saved = from.split_off(..average.len())?;
+            average.copy_from_slice(saved);
+        }
         Some(())
     }
 
@@ -135,28 +138,82 @@ impl Adam {
     /// of heavy-ball momentum. All slices have as many coordinates as this state; the rest of
     /// longer ones is ignored.
     pub fn step(&mut self, gradient: &[f64], squares: &[f64], floor: f64, direction: &mut [f64]) {
+        let length = self.len();
+        let ([m, v], decays) = (&mut self.averages, self.decays);
         if let Some(decay) = self.heavy_ball {
-            for (([m, _], x), direction) in self.averages.iter_mut().zip(gradient).zip(direction) {
+            for ((m, x), direction) in m.iter_mut().zip(gradient).zip(direction) {
                 *m = decay * *m + x;
                 *direction = *m;
             }
             return;
         }
-        let decays = self.decays;
         self.powers = [self.powers[0] * decays[0], self.powers[1] * decays[1]];
-        let corrections = self.powers.map(|power| 1.0 / (1.0 - power));
-        let increments = gradient.iter().zip(squares);
-        for (([m, v], (x, s)), direction) in self.averages.iter_mut().zip(increments).zip(direction) {
-            *m = decays[0] * *m + (1.0 - decays[0]) * x;
-            *v = decays[1] * *v + (1.0 - decays[1]) * s;
-            *direction = *m * corrections[0] / ((*v * corrections[1]).max(floor).sqrt() + self.stability);
-        }
+        in_widest(AdamStep {
+            decays,
+            corrections: self.powers.map(|power| 1.0 / (1.0 - power)),
+            floor,
+            stability: self.stability,
+            averages: [m, v],
+            increments: [&gradient[..length], &squares[..length]],
+            direction: &mut direction[..length],
+        });
     }
 
     /// Returns √v after the last step, 0 where v is negative.
     pub fn roots(&self) -> impl Iterator<Item = f64> + '_ {
         let correction = 1.0 / (1.0 - self.powers[1]);
-        self.averages.iter().map(move |[_, v]| (v * correction).max(0.0).sqrt())
+        self.averages[1].iter().map(move |v| (v * correction).max(0.0).sqrt())
+    }
+}
+
+/// A step of Adam. All slices have one length.
+struct AdamStep<'a> {
+    decays: [f64; 2],
+    corrections: [f64; 2],
+    floor: f64,
+    stability: f64,
+    averages: [&'a mut [f64]; 2],
+    increments: [&'a [f64]; 2],
+    direction: &'a mut [f64],
+}
+
+impl Lanes for AdamStep<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { decays, corrections, floor, stability, averages: [m, v], increments, direction } = self;
+        // Equal lengths that the compiler sees.
+        let length = direction.len();
+        let (m, v) = (&mut m[..length], &mut v[..length]);
+        let [gradient, squares] = [&increments[0][..length], &increments[1][..length]];
+        for (position, direction) in direction.iter_mut().enumerate() {
+            let first = decays[0] * m[position] + (1.0 - decays[0]) * gradient[position];
+            let second = decays[1] * v[position] + (1.0 - decays[1]) * squares[position];
+            // The larger number; the floor if v is not a number. `f64::max` may be a call.
+            let corrected = second * corrections[1];
+            let floored = if corrected > floor { corrected } else { floor };
+            *direction = first * corrections[0] / (floored.sqrt() + stability);
+            (m[position], v[position]) = (first, second);
+        }
+    }
+}
+
+/// Takes a step of this length against a direction.
+struct Descent<'a> {
+    rate: f64,
+    direction: &'a [f64],
+    values: &'a mut [f64],
+}
+
+impl Lanes for Descent<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (value, direction) in self.values.iter_mut().zip(self.direction) {
+            *value -= self.rate * direction;
+        }
     }
 }
 
@@ -261,7 +318,7 @@ impl Parameters {
         self.scale.clear();
         for UpdatePart { direction, scale, .. } in parts {
             let (values, after) = rest.split_at_mut(direction.len());
-            values.iter_mut().zip(direction).for_each(|(value, direction)| *value -= rate * direction);
+            in_widest(Descent { rate, direction, values });
             self.scale.extend_from_slice(scale);
             rest = after;
         }
