@@ -348,6 +348,7 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
     }
     let table = compared(&plan, file.as_ref(), arguments, &stop, &bar)?;
     bar.finish();
+    report::refusal(&table, &plan.purpose).map_or(Ok(()), |reason| Err(CliError::usage(reason)))?;
     draw(arguments, &table.strategies)?;
     let discovery = discovery(&plan, table.strategies.first())?;
     Ok(print(table, discovery, (!arguments.json).then_some(report::comparison))?)

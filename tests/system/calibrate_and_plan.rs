@@ -252,6 +252,10 @@ fn bad_input_is_refused_with_flag_and_remedy() {
     check("plan --workload prefix --horizon 5 --moments third", &["--moments", "diagonal"]);
     check("plan --workload prefix --horizon 5 --second-moment-weight -1", &["--second-moment-weight"]);
     check("plan --workload prefix --horizon 5 --records-per-epoch 0", &["--records-per-epoch", "above 0"]);
+    check(
+        "plan --workload prefix --horizon 100000000 --participation 10x1000",
+        &["no strategy applies", "at most 16,777,216 epochs", "shorten the horizon", "Too many epochs for"],
+    );
     check("plan nowhere.toml", &["nowhere.toml", "can't be read"]);
     check("plan nowhere.toml --dimension 3", &["--dimension", "cannot be used with"]);
 }

@@ -1,7 +1,7 @@
 //! Formats forecasts as text.
 
 use hushflow::mechanism::mechanism::Method;
-use hushflow::mechanism::strategy::{Omission, OmissionReason};
+use hushflow::mechanism::strategy::{MAX_COLUMNS, Omission, OmissionReason, Purpose};
 use serde::Serialize;
 
 use super::super::budget::large_delta;
@@ -33,7 +33,7 @@ const COMPARED_MEANS: usize = 4;
 pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
     let ComparisonTable { strategies, omissions, no_lower_bound, in_file, of_file, in_units } = table_of_all;
     let Some(best) = strategies.first() else {
-        return ["No strategy applies to these parameters.\n", &left_out(omissions, None)].concat();
+        return ["No strategy was computed.\n", &left_out(omissions, None)].concat();
     };
     // Means by strategy and column of the file. Without a file, one mean for each strategy.
     let means: Vec<Vec<(String, String)>> = match in_units {
@@ -117,6 +117,26 @@ pub(super) fn comparison(table_of_all: &ComparisonTable) -> String {
         best.strategy,
     );
     [subject(best), table(&rows), legend].concat()
+}
+
+/// Returns why no strategy applies; `None` if one does, or if a signal stopped the comparison.
+pub(super) fn refusal(table: &ComparisonTable, purpose: &Purpose) -> Option<String> {
+    let is_stopped = |omission: &Omission| matches!(omission.reason, OmissionReason::Stopped);
+    if !table.strategies.is_empty() || table.omissions.iter().any(is_stopped) {
+        return None;
+    }
+    let most = MAX_COLUMNS as u64;
+    let remedy = if purpose.participation.is_single() || purpose.horizon <= most {
+        String::new()
+    } else {
+        paragraph(&format!(
+            "With several participations, a strategy has at most {} epochs: shorten the horizon, or let entities take \
+             part once.",
+            thousands(most)
+        ))
+    };
+    let text = ["no strategy applies to these parameters\n", &remedy, &left_out(&table.omissions, None)];
+    Some(text.concat().trim_end().into())
 }
 
 /// Formats a share as a percentage, with a sign.
