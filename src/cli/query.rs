@@ -169,6 +169,11 @@ impl QueryArguments {
         }
     }
 
+    /// Returns the number of attributes of each marginal, if the queries are marginals.
+    fn marginal_order(&self) -> Option<usize> {
+        self.workload.strip_prefix("marginals:")?.parse().ok()
+    }
+
     fn noise(&self, mechanism: &QueryMechanism) -> Result<(NoiseMultiplier, Epsilon, Delta), CliError> {
         let told = Delta::new(TOLD_DELTA)?;
         let (noise, delta) = match (self.epsilon, self.delta, self.rho) {
@@ -251,6 +256,8 @@ struct QueryReport<'a> {
     promise: (Epsilon, Delta),
     noise: NoiseMultiplier,
     private: bool,
+    /// The sizes of the attributes and the number of them in each marginal.
+    marginals: Option<(&'a [usize], usize)>,
 }
 
 impl QueryReport<'_> {
@@ -302,7 +309,11 @@ impl QueryReport<'_> {
     /// The name, the answer and the noise of each query.
     fn rows(&self) -> impl Iterator<Item = (QueryName, f64, f64)> {
         let answers = self.found.answers.iter().zip(&self.found.deviations);
-        self.mechanism.workload().names().zip(answers).map(|(name, (a, noise))| (name, *a, *noise))
+        let names: Box<dyn Iterator<Item = QueryName>> = match self.marginals {
+            Some((sizes, order)) => Box::new(QueryWorkload::marginal_names(sizes, order)),
+            None => self.mechanism.workload().names(),
+        };
+        names.zip(answers).map(|(name, (a, noise))| (name, *a, *noise))
     }
 
     fn print_csv(&self) -> io::Result<()> {
@@ -342,6 +353,12 @@ impl QueryReport<'_> {
 
 /// Answers and prints the queries.
 pub(crate) fn execute(arguments: &QueryArguments) -> Result<(), CliError> {
+    if !arguments.sizes.is_empty() && !arguments.workload.starts_with("marginals:") {
+        return Err(CliError::usage(format!(
+            "--sizes is for marginals:K, and --workload is {}: leave it out",
+            arguments.workload
+        )));
+    }
     let public = arguments.cells.map(|cells| cells as usize);
     if arguments.compare {
         return arguments.print_comparison(&QueryStrategy::optimal(&arguments.workload(public)?)?);
@@ -360,6 +377,7 @@ pub(crate) fn execute(arguments: &QueryArguments) -> Result<(), CliError> {
         promise: (epsilon, delta),
         noise,
         private: arguments.source().is_private(),
+        marginals: arguments.marginal_order().map(|order| (&arguments.sizes[..], order)),
     };
     Ok(match arguments.format.format() {
         OutputFormat::Json => print_json(&report.json()),

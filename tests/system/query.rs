@@ -66,7 +66,8 @@ fn marginals_and_matrices_are_charged_to_a_ledger() {
     let base =
         [cells, "--counts", "n", "--epsilon", "1", "--delta", "1e-6", "--data-set", "d", "--ledger", ledger];
     let marginals = json(&[&base[..], &["--workload", "marginals:1", "--sizes", "2,3"]].concat());
-    assert_eq!(marginals["answers"].as_array().unwrap().len(), 5);
+    let names: Vec<_> = marginals["answers"].as_array().unwrap().iter().map(|row| &row["query"]).collect();
+    assert_eq!(names, ["1=1", "1=2", "2=1", "2=2", "2=3"]);
     let queries = json(&[&base[..], &["--workload", &matrix]].concat());
     assert_eq!(queries["guarantee"]["epsilon"], 1.0);
     let Output { stdout, .. } = hushflow(["ledger", ledger, "--json"]).output().unwrap();
@@ -89,6 +90,7 @@ fn refusals_say_what_to_change() {
     let base = [cells, "--counts", "n", "--rho", "1", "--workload"];
     refused(&[&base[..], &["cells"]].concat(), "the count of cell 2 is not a whole number");
     refused(&[cells, "--workload", "tree", "--compare"], "expected cells, prefix, all-range");
+    refused(&[&base[..], &["cells", "--sizes", "2,1"]].concat(), "--sizes is for marginals:K");
     refused(&[cells, "--workload", "cells", "--rho", "1"], "expected --counts COLUMN");
     refused(&[cells, "--workload", "prefix", "--compare"], "--cells is missing");
     refused(

@@ -39,10 +39,8 @@ impl QueryWorkload {
         let value = |cell: usize, attribute: usize| {
             cell / sizes[attribute + 1..].iter().product::<usize>() % sizes[attribute]
         };
-        let sets = (0u32..1 << sizes.len()).filter(|set| set.count_ones() as usize == order);
         let mut rows = Vec::new();
-        for set in sets {
-            let members: Vec<usize> = (0..sizes.len()).filter(|a| set >> a & 1 == 1).collect();
+        for members in sets(sizes.len(), order) {
             let combinations: usize = members.iter().map(|a| sizes[*a]).product();
             let of_cell =
                 |cell: usize| members.iter().fold(0, |index, a| index * sizes[*a] + value(cell, *a));
@@ -54,6 +52,24 @@ impl QueryWorkload {
             }));
         }
         Ok(Self::Matrix(DMatrix::from_row_slice(rows.len(), cells, &rows.concat())))
+    }
+
+    /// Names the queries of [`marginals`](Self::marginals): `1=2 3=1` is the number of records with
+    /// the second value of the first attribute and the first value of the third.
+    pub fn marginal_names(sizes: &[usize], order: usize) -> impl Iterator<Item = QueryName> + '_ {
+        sets(sizes.len(), order).flat_map(move |members| {
+            let combinations: usize = members.iter().map(|a| sizes[*a]).product();
+            (0..combinations).map(move |index| {
+                let mut rest = index;
+                let mut parts: Vec<String> = Vec::with_capacity(members.len());
+                for attribute in members.iter().rev() {
+                    parts.push(format!("{}={}", attribute + 1, rest % sizes[*attribute] + 1));
+                    rest /= sizes[*attribute];
+                }
+                parts.reverse();
+                parts.join(" ")
+            })
+        })
     }
 
     /// Number of cells n.
@@ -119,6 +135,13 @@ impl QueryWorkload {
     }
 }
 
+/// All sets of this many attributes, each in ascending order.
+fn sets(attributes: usize, order: usize) -> impl Iterator<Item = Vec<usize>> {
+    (0u32..1 << attributes)
+        .filter(move |set| set.count_ones() as usize == order)
+        .map(move |set| (0..attributes).filter(|a| set >> a & 1 == 1).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,6 +177,9 @@ mod tests {
         let answers = |order| QueryWorkload::marginals(&[2, 3], order).unwrap().answers(&cells);
         assert_eq!(answers(1), [3.0, 12.0, 3.0, 5.0, 7.0]);
         assert_eq!(answers(2), cells);
+        let names = |order| QueryWorkload::marginal_names(&[2, 3], order).collect::<Vec<_>>();
+        assert_eq!(names(1), ["1=1", "1=2", "2=1", "2=2", "2=3"]);
+        assert_eq!(names(2), ["1=1 2=1", "1=1 2=2", "1=1 2=3", "1=2 2=1", "1=2 2=2", "1=2 2=3"]);
         for (sizes, order) in [(&[2, 3][..], 0), (&[2, 3], 3), (&[2, 0], 1)] {
             assert!(matches!(QueryWorkload::marginals(sizes, order), Err(QueryError::Marginals { .. })));
         }
