@@ -171,12 +171,12 @@ pub(super) fn reached(epsilon: Option<f64>, delta: f64) -> String {
 impl fmt::Display for BudgetExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let BudgetExceeded { budget, entries, reserved, spent, together, requested, left, sampled } = self;
-        let delta = budget.delta;
-        let pair = |epsilon: &Option<f64>| reached(*epsilon, delta);
+        let at_delta =
+            |epsilon: &Option<f64>| epsilon.map_or("∞".into(), |epsilon| format!("{epsilon:.6}"));
         write!(
             f,
-            "the budget of this data set is {budget}: {}{} spent {} of it, and with the ({}, {:e}) of this pipeline it would be {}; \
-             nothing was published: ",
+            "the budget of this data set is {budget}: at its δ, {}{} spent ε = {}, and with the ({}, {:e}) of this \
+             pipeline ε would be {}; nothing was published: ",
             if *entries == 1 { "1 entry".into() } else { format!("{entries} entries") },
             match (reserved, *entries == 1) {
                 (0, true) => " has".into(),
@@ -184,10 +184,10 @@ impl fmt::Display for BudgetExceeded {
                 (_, true) => " (reserved by a run under way) has".into(),
                 (_, false) => format!(" ({reserved} reserved by runs under way) have"),
             },
-            pair(spent),
+            at_delta(spent),
             requested.0,
             requested.1,
-            pair(together)
+            at_delta(together)
         )?;
         match left {
             Some(left) => {

@@ -138,7 +138,7 @@ fn a_refusal_reports_spent_requested_and_remaining_budget() {
     let message = refused.to_string();
     for part in [
         "(ε, δ) = (1.5, 1e-6) for replace-one neighbours",
-        "2 entries have spent (1.45467",
+        "2 entries have spent ε = 1.45467",
         "the (1, 1e-6) of this pipeline",
         "nothing was published",
         "epsilon = 0.3",

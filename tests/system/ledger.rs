@@ -84,7 +84,7 @@ fn pipelines_over_the_same_data_share_a_budget_and_the_third_is_refused() {
     let left = ended.err.split("epsilon = ").nth(1).and_then(|rest| rest.split(' ').next()).map(String::from);
     let parts = [
         "the budget of this data set is (ε, δ) = (1.5, 1e-6)",
-        "2 entries have spent (1.45",
+        "2 entries have spent ε = 1.45",
         "(1, 1e-6)",
         "--budget",
     ];

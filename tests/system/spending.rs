@@ -48,7 +48,8 @@ fn room_is_reserved_while_a_run_lives() {
         await_until("the run is under way", || state.join(harness::PRIVATE_LOG).exists());
         child
     });
-    data.run(&data.shared("third")).failed(1, &["2 entries (2 reserved by runs under way) have spent (1.45"]);
+    data.run(&data.shared("third"))
+        .failed(1, &["2 entries (2 reserved by runs under way) have spent ε = 1.45"]);
     for mut child in children {
         child.kill().expect("a child can be killed");
         wait(child);
@@ -210,7 +211,7 @@ const SIGMA: f64 = 4.224_678_9;
 fn a_guarantee_for_entities_charges_more_than_one_for_records() {
     let data = Data::new();
     let tight = format!("{OPEN}budget = {{ epsilon = 1.5, delta = 1e-6, unit = 'record' }}\n");
-    let parts = ["0 entries have spent (0.0", "it would be (2."];
+    let parts = ["0 entries have spent ε = 0.0", "ε would be 2."];
     data.run(&about_entities(&data, "tight", "column = 'user'", "zero-out", &tight)).failed(1, &parts);
 
     data.run(&about_entities(&data, "users", "column = 'user'", "zero-out", OPEN)).succeeded();
