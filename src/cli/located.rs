@@ -42,10 +42,11 @@ impl LogArguments {
         // A reader may start before the run that creates the directory.
         let is_awaited = !file.exists() && file.extension().is_none_or(|extension| extension != "toml");
         if file.is_dir() || is_awaited {
-            if self.state.is_some() || self.public.is_some() {
-                return Err(CliError::usage(
-                    "--state and --public locate the log of a pipeline file, but the argument is a directory: leave them out",
-                ));
+            let flags = [("--state", self.state.is_some()), ("--public", self.public.is_some())];
+            if let Some((flag, _)) = flags.into_iter().find(|(_, is_given)| *is_given) {
+                return Err(CliError::usage(format!(
+                    "{flag} locates the log of a pipeline file, but the argument is a directory: leave it out",
+                )));
             }
             let directory = file.clone();
             return Ok(LocatedLog { directory, file, parameters: None, views: vec![], sinks: vec![] });

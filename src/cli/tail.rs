@@ -377,12 +377,10 @@ fn named_view(arguments: &TailArguments, located: &LocatedLog) -> Result<Option<
         )));
     };
     let parameter = estimator.parameters.first().map(|(name, _)| format!("--{name}"));
-    match parameter.or_else(|| flag_for_moments(arguments)) {
-        Some(flag) => {
-            Err(CliError::usage(format!("{flag}: the view {name:?} of the file sets it: leave it out")))
-        }
-        None => Ok(Some(view.clone())),
-    }
+    let of_keys = (view.total && !arguments.key.is_empty()).then(|| "--key".to_owned());
+    let given = parameter.or_else(|| flag_for_moments(arguments)).or(of_keys);
+    let refusal = |flag| format!("{flag}: the view {name:?} of the file sets it: leave it out");
+    given.map_or_else(|| Ok(Some(view.clone())), |flag| Err(CliError::usage(refusal(flag))))
 }
 
 /// Returns the first given flag that changes the output of a view of moments.

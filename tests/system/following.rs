@@ -266,6 +266,13 @@ fn run_and_tail_stamp_every_release_alike() {
     named(&["--view", "c"]).failed(2, &["--view c: found no such view", "\"gaussian\"", "\"a\", \"b\""]);
     named(&["--view", "b", "--level", "0.9"]).failed(2, &["--level: the view \"b\" of the file sets it"]);
     finish(&mut tail(&state, &["--view", "b"])).failed(2, &["where its file is given"]);
+    finish(&mut tail(&state, &["--public", "elsewhere"]))
+        .failed(2, &["--public locates the log of a pipeline"]);
+    let views = "[[views]]\nname = 'b'\nworkload = 'prefix'\nkeys = 'total'\n";
+    let total = lab.write("total.toml", STREAM.pipeline("data.csv", views));
+    let mut of_one = hushflow(["tail", "--view", "b", "--key", "1"]);
+    finish(of_one.arg(total).arg("--state").arg(&state))
+        .failed(2, &["--key: the view \"b\" of the file sets it: leave it out"]);
 }
 
 /// Another process that shares the pipe may have made it non-blocking.
