@@ -104,7 +104,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                         Some(_) => table.regression_error(*method, rho, runs),
                         None => table.error(*method, rho, runs),
                     };
-                    error.map(|error| format!("{error:.5}"))
+                    error.map(|error| format!("{error:.4e}"))
                 })
                 .collect::<Result<_, _>>()?;
             let rows = table.values.len() / table.columns;

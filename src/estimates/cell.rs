@@ -34,7 +34,7 @@ impl Cell {
     /// Returns the cell of a value with its interval. It holds the ends of the interval if one side
     /// is much longer, or if a number that ± covers is not within `bounds`, which contain the
     /// interval.
-    pub(super) fn of_interval(value: f64, interval: Interval, bounds: Interval) -> Self {
+    pub(crate) fn of_interval(value: f64, interval: Interval, bounds: Interval) -> Self {
         let (below, above) = (value - interval.lower, interval.upper - value);
         let reach = below.max(above);
         let is_cut = interval.lower <= bounds.lower || interval.upper >= bounds.upper;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hushflow_estimators::covariance::{self, CovarianceError};
 use hushflow_estimators::mean::{MeanAnswer, MeanError, MeanMethod, MeanRefusal, StepCost};
+use hushflow_mechanism::estimate::intervals::{Confidence, Interval};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -97,6 +98,8 @@ pub fn covariance(
         ("mean_noise", json!(mean.as_ref().map(|mean| &mean.deviations))),
         ("covariance", json!(matrix)),
         ("covariance_noise", json!(estimate.noise())),
+        ("covariance_interval", json!(estimate.intervals(Confidence::default().level))),
+        ("clip_norm", json!(estimate.clip_norm)),
         ("measured", json!(measured)),
         ("measured_pairs", json!(estimate.measured_pairs())),
         ("measurements", json!(entries)),
@@ -129,10 +132,6 @@ pub(super) fn of_window_covariance(
 fn unanswered(error: &dyn Error) -> Map<String, Value> {
     Map::from_iter([("refusal".into(), json!({ "reason": "unanswerable", "message": error.to_string() }))])
 }
-
-/// The matrices of a covariance.
-const MATRICES: [(&str, FieldPart); 2] =
-    [("covariance", FieldPart::Value), ("covariance_noise", FieldPart::Noise)];
 
 /// The estimate of a window, as it is in the log. CSV has its numbers, or the reason for a missing
 /// estimate. JSON also has the rest (parts, measurements).
@@ -169,6 +168,16 @@ impl WindowReport {
         self.fields.get(name)?.get(index)
     }
 
+    fn entry(&self, name: &str, (row, column): (usize, usize)) -> Option<&Value> {
+        self.listed(name, row)?.get(column)
+    }
+
+    /// The interval of an entry of the covariance; `None` if the entry was not measured.
+    fn interval(&self, pair: (usize, usize)) -> Option<Interval> {
+        let ends = self.entry("covariance_interval", pair)?;
+        Some(Interval { lower: ends[0].as_f64()?, upper: ends[1].as_f64()? })
+    }
+
     fn refusal(&self) -> Option<&str> {
         self.fields.get("refusal")?["message"].as_str()
     }
@@ -181,16 +190,21 @@ const VARIANCES: &str = "variance";
 /// Returns the plot of these reports for the page.
 pub(super) fn plot(columns: &[String], is_covariance: bool) -> Plot {
     let series = |(index, column): (usize, &String)| {
-        let (value, noise) = match is_covariance {
-            true => (json!(["covariance", index, index]), json!(["covariance_noise", index, index])),
-            false => (json!(["mean", index]), json!(["noise", index])),
+        let (value, band) = match is_covariance {
+            true => (
+                json!(["covariance", index, index]),
+                Band::Interval(json!(["covariance_interval", index, index])),
+            ),
+            false => (json!(["mean", index]), Band::Noise(json!(["noise", index]))),
         };
-        ChartSeries { name: column.clone(), value, band: Band::Noise(noise) }
+        ChartSeries { name: column.clone(), value, band }
     };
     let (name, title) = if is_covariance { (VARIANCES, "Variance") } else { (MEANS, "Mean") };
     let series = columns.iter().enumerate().map(series).collect();
     let groups = vec![ChartGroup { name, title: title.into(), series }];
-    Plot { band: "the estimate without noise".into(), groups, matrix: false }
+    let band =
+        if is_covariance { "the variance of the clipped records" } else { "the estimate without noise" };
+    Plot { band: band.into(), groups, matrix: false }
 }
 
 impl Estimate for WindowReport {
@@ -212,27 +226,34 @@ impl Estimate for WindowReport {
                 .map(|(list, part)| number("mean", part, &[column], self.listed(list, index)))
         };
         let means = self.columns.iter().enumerate().flat_map(mean);
-        let entry = |(i, j): (usize, usize)| {
-            MATRICES.map(|(name, part)| {
-                let value = self.listed(name, i).and_then(|row| row.get(j));
-                number("covariance", part, &[&self.columns[i], &self.columns[j]], value)
-            })
+        let entry = |pair: (usize, usize)| {
+            let of = |name| self.entry(name, pair).and_then(Value::as_f64);
+            let value =
+                of("covariance").map(|value| (value, of("covariance_noise").unwrap_or(f64::INFINITY)));
+            let names = [&*self.columns[pair.0], &*self.columns[pair.1]];
+            EstimateField::all("covariance", &names, value, self.interval(pair))
         };
         let numbers = of_rows.chain(means).chain(self.pairs().flat_map(entry));
         numbers.chain([EstimateField::word("refusal", self.refusal())]).collect()
     }
 
     fn reading(&self, group: &str, index: usize) -> Reading {
-        let of_matrix = |name| self.listed(name, index).and_then(|row| row.get(index)?.as_f64());
-        let (value, noise) = match group {
-            VARIANCES => (of_matrix("covariance"), of_matrix("covariance_noise")),
-            MEANS => {
-                let [value, noise] = ["mean", "noise"].map(|name| self.listed(name, index));
-                (value.and_then(Value::as_f64), noise.and_then(Value::as_f64))
+        let [value, noise] = ["mean", "noise"].map(|name| self.listed(name, index).and_then(Value::as_f64));
+        match group {
+            VARIANCES => {
+                let variance = self.entry("covariance", (index, index)).and_then(Value::as_f64);
+                Reading { value: variance, spread: Uncertainty::Interval(self.interval((index, index))) }
             }
-            _ => (None, None),
-        };
-        Reading { value, spread: Uncertainty::Noise(noise.unwrap_or(f64::INFINITY)) }
+            MEANS => Reading { value, spread: Uncertainty::Noise(noise.unwrap_or(f64::INFINITY)) },
+            _ => Reading { value: None, spread: Uncertainty::Interval(None) },
+        }
+    }
+
+    fn legend(&self) -> String {
+        match self.is_covariance {
+            true => "half-width of the 95 % interval for the records clipped to the norm in clip_norm (a to b: its ends)".into(),
+            false => "standard deviation of the noise".into(),
+        }
     }
 
     fn titles(&self) -> Vec<String> {
@@ -247,14 +268,15 @@ impl Estimate for WindowReport {
         let number = |name, index| self.listed(name, index).and_then(Value::as_f64);
         let cell = |index: usize| match self.is_covariance {
             true => {
-                let entry = |name| self.listed(name, index).and_then(|row| row.get(index)?.as_f64());
-                match (entry("covariance"), entry("covariance_noise")) {
-                    (Some(variance), Some(noise)) if variance > noise => {
-                        let deviation = variance.sqrt();
-                        Cell::Value(deviation, noise / (2.0 * deviation))
+                let variance = self.entry("covariance", (index, index)).and_then(Value::as_f64);
+                let interval = self.interval((index, index)).map(Interval::square_root);
+                match (variance.map(|variance| variance.max(0.0).sqrt()), interval) {
+                    (Some(_), Some(interval)) if interval.lower == 0.0 => Cell::AtMost(interval.upper),
+                    (Some(deviation), Some(interval)) if interval.contains(deviation) => {
+                        Cell::of_interval(deviation, interval, Interval::UNBOUNDED)
                     }
-                    (Some(variance), Some(noise)) => Cell::AtMost((variance.max(0.0) + noise).sqrt()),
-                    (Some(variance), None) => Cell::Plain(variance.max(0.0).sqrt()),
+                    (Some(_), Some(interval)) => Cell::Range(interval.lower, interval.upper),
+                    (Some(deviation), None) => Cell::Plain(deviation),
                     (None, _) => Cell::Empty,
                 }
             }

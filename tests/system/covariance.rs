@@ -94,13 +94,23 @@ fn each_entry_has_its_noise() {
     let (_, csv, _) =
         run(&["covariance", file, "--method", "ssp", "--rho", "2", "--seed", "1", "--format", "csv"]);
     let lines: Vec<_> = csv.lines().collect();
-    assert_eq!((lines.len(), lines[0]), (11, "column_a,column_b,covariance,noise"));
-    assert_eq!(lines[2], format!("a,b,{},{}", report["covariance"][0][1], report["covariance_noise"][0][1]));
-    let (_, table, _) = run(&["covariance", file, "--method", "ssp", "--rho", "2", "--seed", "1"]);
-    assert!(
-        table.contains("±: half-width of the 95 % interval of the noise") && table.contains(" ± "),
-        "{table}"
+    assert_eq!((lines.len(), lines[0]), (11, "column_a,column_b,covariance,noise,lower,upper"));
+    let of = |field: &str| report[field][0][1].clone();
+    let ends = of("covariance_interval");
+    assert_eq!(
+        lines[2],
+        format!("a,b,{},{},{},{}", of("covariance"), of("covariance_noise"), ends[0], ends[1])
     );
+    let (lower, upper) = (ends[0].as_f64().unwrap(), ends[1].as_f64().unwrap());
+    assert!((upper - lower - 2.0 * 1.959964 * noise(0, 1)).abs() < 1e-6 * noise(0, 1), "{report}");
+    assert_eq!(report["clip_norm"], 2.0);
+    let (_, table, _) = run(&["covariance", file, "--method", "ssp", "--rho", "2", "--seed", "1"]);
+    assert!(table.contains("of the rows clipped to their bounds") && table.contains(" to "), "{table}");
+    // Rows far within their bounds are clipped to a norm, which the table states.
+    let wide = ["--bounds", "-1000:1000", "--rho", "2", "--seed", "1"];
+    let (_, table, _) = run(&[&["covariance", file], &wide[..]].concat());
+    assert!(table.contains("of the rows clipped to norm 0.0"), "{table}");
+    assert!(json(&[&[file], &wide[..]].concat())["clip_norm"].as_f64().unwrap() < 0.1, "{table}");
     let pace = json(&[file, "--rho", "2", "--rounds", "1", "--seed", "1"]);
     let entries: Vec<_> = (0..4).flat_map(|i| (0..i).map(move |j| (i, j))).collect();
     let measured = entries.iter().filter(|(i, j)| !pace["covariance_noise"][i][j].is_null()).count();

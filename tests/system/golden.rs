@@ -62,10 +62,11 @@ fn a_log_of_estimates_is_read_and_continued() {
     let window = |epoch: u64, rows: f64| ["north", "south"].map(|key| json!([epoch, key, rows]));
     assert_eq!(rows_of_windows, [window(1, 200.0), window(2, 200.0), window(3, 100.0)].concat());
     let first = &found[0];
-    assert_eq!((&first["chain"], &first["estimator"]), (&json!("bbb9dd37d4867b19"), &json!("pace")));
+    assert_eq!((&first["chain"], &first["estimator"]), (&json!("6bfd2170f57ed56b"), &json!("pace")));
     assert_eq!(first["mean"], json!([-0.03281436046792474, 0.02923812768748424]));
     assert_eq!(first["covariance"][0], json!([0.3549584921512877, 0.25929968149501914]));
     assert_eq!((&first["rounds"], &first["measured"]), (&json!(2), &json!([["a", "b"]])));
+    assert_eq!(first["clip_norm"], json!(2f64.sqrt()));
     finish(&mut hushflow(["verify".as_ref(), state.as_os_str()])).succeeded();
     let ledger =
         finish(hushflow(["ledger".as_ref(), state.as_os_str()]).arg("--json")).succeeded().json().remove(0);

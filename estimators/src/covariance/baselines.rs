@@ -68,7 +68,7 @@ pub(super) fn estimate<R: CryptoRng + ?Sized>(
     if method == CovarianceMethod::Shrunk {
         return shrunk::estimate(start, budget, rng);
     }
-    let MatrixEstimate { covariance, deviations } = match method {
+    let MatrixEstimate { covariance, deviations, clip_norm } = match method {
         CovarianceMethod::Diagonal | CovarianceMethod::Pace | CovarianceMethod::Shrunk => {
             return diagonal(start, budget, rng);
         }
@@ -83,7 +83,7 @@ pub(super) fn estimate<R: CryptoRng + ?Sized>(
     let measurements =
         deviations.map_or_else(Vec::new, |deviations| start.measured(&covariance, &deviations));
     let covariance = nearest_semidefinite(&covariance).ok_or(CovarianceError::Numerical)?;
-    Ok(CovarianceEstimate { measurements, ..start.estimate(&covariance, budget)? })
+    Ok(CovarianceEstimate { measurements, clip_norm, ..start.estimate(&covariance, budget)? })
 }
 
 /// An estimate of z² per record, before its last projection.
@@ -91,6 +91,8 @@ pub(super) struct MatrixEstimate {
     pub(super) covariance: DMatrix<f64>,
     /// Standard deviations of the noise of its entries, where they are known.
     deviations: Option<DMatrix<f64>>,
+    /// Norm to which the records of these entries were clipped, where it is known.
+    clip_norm: Option<f64>,
 }
 
 fn triangle<R: CryptoRng + ?Sized>(
@@ -100,7 +102,11 @@ fn triangle<R: CryptoRng + ?Sized>(
     rng: &mut R,
 ) -> Result<MatrixEstimate, CovarianceError> {
     let noisy = whole(start, sensitivity, budget, 1.0, rng)?;
-    Ok(MatrixEstimate { covariance: start.matrix(&noisy), deviations: Some(start.deviations(&noisy)) })
+    Ok(MatrixEstimate {
+        covariance: start.matrix(&noisy),
+        deviations: Some(start.deviations(&noisy)),
+        clip_norm: Some(start.sample.clip_norm()),
+    })
 }
 
 pub(super) fn whole<R: CryptoRng + ?Sized>(
@@ -116,16 +122,24 @@ pub(super) fn whole<R: CryptoRng + ?Sized>(
     add_noise(budget, part, second, sensitivity, rng)
 }
 
+/// Measures the diagonal with the rest of the budget.
+pub(super) fn noisy_diagonal<R: CryptoRng + ?Sized>(
+    start: &PreparedSample<'_>,
+    budget: &mut CovarianceBudget,
+    rng: &mut R,
+) -> Result<Vec<Noisy>, CovarianceError> {
+    let sums = start.sample.moments(SecondMoment::Diagonal)?.to_wide();
+    let second = &sums[1 + start.sample.dimension()..];
+    let sensitivity = start.sample.entry_sensitivity(true) * (second.len() as f64).sqrt();
+    add_noise(budget, (BudgetPurpose::Diagonal, budget.left()), second, sensitivity, rng)
+}
+
 pub(super) fn diagonal<R: CryptoRng + ?Sized>(
     start: PreparedSample<'_>,
     mut budget: CovarianceBudget,
     rng: &mut R,
 ) -> Result<CovarianceEstimate, CovarianceError> {
-    let sums = start.sample.moments(SecondMoment::Diagonal)?.to_wide();
-    let second = &sums[1 + start.sample.dimension()..];
-    let sensitivity = start.sample.entry_sensitivity(true) * (second.len() as f64).sqrt();
-    let part = (BudgetPurpose::Diagonal, budget.left());
-    let noisy = add_noise(&mut budget, part, second, sensitivity, rng)?;
+    let noisy = noisy_diagonal(&start, &mut budget, rng)?;
     let values =
         DVector::from_iterator(noisy.len(), noisy.iter().map(|noisy| noisy.value as f64 * start.unit()));
     let measurements = noisy.iter().zip(values.iter()).enumerate().map(|(position, (noisy, value))| {
@@ -187,7 +201,7 @@ pub(super) fn separate<R: CryptoRng + ?Sized>(
         let direction = eigen.eigenvectors.column(position);
         covariance += direction * direction.transpose() * (value.value as f64 * start.unit()).max(0.0);
     }
-    Ok(MatrixEstimate { covariance, deviations: None })
+    Ok(MatrixEstimate { covariance, deviations: None, clip_norm: None })
 }
 
 /// Upper bound of the norm of d standard Gaussians, except with probability [`TAIL`].
@@ -210,7 +224,8 @@ fn coinpress<R: CryptoRng + ?Sized>(
     let clipper = Clipper::unscaled(size, radius)?.counting_unusable();
     // No covariance of z ∈ [−1, 1]^d exceeds d.
     let mut whitening = DMatrix::identity(size, size) / d.sqrt();
-    let mut estimate = MatrixEstimate { covariance: DMatrix::identity(size, size), deviations: None };
+    let mut estimate =
+        MatrixEstimate { covariance: DMatrix::identity(size, size), deviations: None, clip_norm: None };
     for (step, share) in COIN_SHARES.into_iter().enumerate() {
         let whitened = whiten(sample, &whitening);
         let sums = moments(&clipper, &whitened, SecondMoment::Full)?.to_wide();
@@ -226,6 +241,7 @@ fn coinpress<R: CryptoRng + ?Sized>(
         estimate = MatrixEstimate {
             covariance: &back * &found * back.transpose(),
             deviations: Some(transformed(&back, &deviations)),
+            clip_norm: None,
         };
         whitening = inverse_root(found + DMatrix::identity(size, size) * spread)? * whitening;
     }

@@ -16,6 +16,7 @@ use super::baselines::{eigenvalue_slack, eigenvalues};
 use super::sample::{CovarianceSample, Noisy, add_noise, count, measure};
 use super::spending::{BudgetPurpose, CovarianceBudget};
 use super::{CovarianceError, CovarianceMethod};
+use hushflow_mechanism::estimate::intervals::Confidence;
 use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::numbers;
 use nalgebra::{Cholesky, DMatrix, DVector};
@@ -80,12 +81,16 @@ pub struct CovarianceEstimate {
     pub partial_correlations: Vec<PartialCorrelation>,
     /// Number of selections.
     pub rounds: u64,
+    /// Largest norm of the records whose moments were measured, with columns between −1 and 1: √d
+    /// if only the bounds clip them. `None` if they were clipped to an ellipsoid, or nothing is
+    /// known of single entries.
+    pub clip_norm: Option<f64>,
     /// Spent budget.
     pub budget: CovarianceBudget,
 }
 
 numbers!(struct CovarianceEstimate {
-    rows, rows_deviation, mean, covariance, measurements, partial_correlations, rounds, budget
+    rows, rows_deviation, mean, covariance, measurements, partial_correlations, rounds, clip_norm, budget
 });
 
 impl CovarianceEstimate {
@@ -104,6 +109,23 @@ impl CovarianceEstimate {
             noise[column][row] = Some(deviation);
         }
         noise
+    }
+
+    /// Returns the interval of each entry that contains, at this level, the second moment of the
+    /// records clipped to [`clip_norm`](Self::clip_norm); `None` for entries that were not
+    /// measured. It is about the measurement y of deviation δ, not about the estimate, so that
+    /// projecting and shrinking leave its coverage unchanged: y ± z√(δ² + (yν)²), for a number of
+    /// records with a relative noise of ν.
+    pub fn intervals(&self, level: f64) -> Vec<Vec<Option<(f64, f64)>>> {
+        let size = self.covariance.nrows();
+        let mut intervals = vec![vec![None; size]; size];
+        let quantile = Confidence { level, ..Confidence::default() }.normal_quantile();
+        for &EntryMeasurement { row, column, value, deviation, .. } in &self.measurements {
+            let reach = quantile * deviation.hypot(value * self.rows_deviation / self.rows);
+            let interval = self.clip_norm.map(|_| (value - reach, value + reach));
+            (intervals[row][column], intervals[column][row]) = (interval, interval);
+        }
+        intervals
     }
 
     /// Number of measurements of single entries, with repetitions.
@@ -210,6 +232,7 @@ impl<'a> PreparedSample<'a> {
             measurements: Vec::new(),
             partial_correlations: Vec::new(),
             rounds: 0,
+            clip_norm: Some(self.sample.clip_norm()),
             budget,
         })
     }

@@ -10,6 +10,7 @@
 //! | [`pace`] | PACE-GGM (Ferrando et al. 2026): entries selected and measured one by one |
 //! | [`completion`] | the maximum-entropy matrix that fits measured entries |
 //! | `shrunk` | all entries at once, at a private clipping norm |
+//! | `few` | the same for one to three columns |
 //! | `shrinkage` | estimates from all entries, chosen by their estimated error |
 //! | [`baselines`] | all entries at once, the diagonal, eigenvalues; CoinPress, AdaptiveCov |
 //! | `project` | other projections of entries measured at once |
@@ -21,6 +22,7 @@
 pub mod baselines;
 pub mod completion;
 pub mod estimate;
+mod few;
 pub mod pace;
 mod project;
 pub mod sample;

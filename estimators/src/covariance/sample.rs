@@ -201,9 +201,14 @@ impl<'a> CovarianceSample<'a> {
         moments(&self.clipper, &self.records, second)
     }
 
+    /// Norm of z to which records are clipped.
+    pub fn clip_norm(&self) -> f64 {
+        self.clipper.clip_norm()
+    }
+
     /// g: one unit of q in z.
     pub fn grid(&self) -> f64 {
-        self.clipper.clip_norm() / RADIUS
+        self.clip_norm() / RADIUS
     }
 
     fn largest_entry(&self) -> f64 {
@@ -294,19 +299,15 @@ pub(super) fn add_noise<R: CryptoRng + ?Sized>(
 }
 
 /// Adds exact noise to the distinct entries of Σ qqᵀ, in the order of [`Layout::second_entries`],
-/// with the rest of the budget: of deviation τ = Δ/√(2ρ) on the diagonal and τ/√2 off it, for Δ in
-/// the Frobenius norm. The proof is in [`shrunk`](super::shrunk).
+/// of these deviations on the diagonal and off it, for which the caller has paid.
 pub(super) fn add_matrix_noise<R: CryptoRng + ?Sized>(
-    budget: &mut CovarianceBudget,
     dimension: usize,
     values: &[i128],
-    sensitivity: f64,
+    deviations: (f64, f64),
     rng: &mut R,
 ) -> Result<Vec<Noisy>, CovarianceError> {
-    let rho = budget.spend(BudgetPurpose::Matrix, budget.left())?;
-    let deviation = sensitivity / (2.0 * rho).sqrt() * (1.0 + MARGIN);
-    let on = DiscreteGaussian::new(NoiseScale::at_least(deviation)?);
-    let off = DiscreteGaussian::new(NoiseScale::at_least(deviation / 2f64.sqrt() * (1.0 + MARGIN))?);
+    let on = DiscreteGaussian::new(NoiseScale::at_least(deviations.0 * (1.0 + MARGIN))?);
+    let off = DiscreteGaussian::new(NoiseScale::at_least(deviations.1 * (1.0 + MARGIN))?);
     let layout = Layout::new(dimension, SecondMoment::Full);
     let noisy = layout.second_entries().zip(values).map(|((i, j), value)| {
         let gaussian = if i == j { &on } else { &off };

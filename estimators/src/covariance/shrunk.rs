@@ -29,7 +29,8 @@
 //! counts apart by about 2/√ρ, which is close to k if d is small. A sum of counts over the norms up
 //! to twice the clipping norm grows where many records are far beyond it.
 //!
-//! With few records (n√ρ < 1.45d) no norm can be found, and all of ρ measures the diagonal.
+//! With few records (n√ρ < 1.45d) no norm can be found, and all of ρ measures the diagonal. With
+//! one to three columns the norm is only proposed ([`few`](super::few)).
 //!
 //! **Privacy of the draw.** One record changes c_i by at most 1, for all i in the same direction:
 //! if its norm grows, no count falls. A score has 32 counts, and the rest of it is a function of
@@ -39,7 +40,7 @@
 use super::estimate::{CovarianceEstimate, PreparedSample};
 use super::sample::{CovarianceSample, add_matrix_noise};
 use super::spending::{BudgetPurpose, CovarianceBudget};
-use super::{CovarianceError, baselines, shrinkage};
+use super::{CovarianceError, baselines, few, shrinkage};
 use hushflow_mechanism::moments::{RECORD_BITS, SecondMoment};
 use hushflow_mechanism::noise::selection::ExponentialMechanism;
 use nalgebra::DMatrix;
@@ -52,7 +53,7 @@ pub(super) const SHARE: f64 = 0.05;
 const LEAST_SIGNAL: f64 = 1.45;
 
 /// Candidates for each halving of the squared norm.
-const PER_HALVING: u32 = 16;
+pub(super) const PER_HALVING: u32 = 16;
 
 /// Number of halvings of the squared norm.
 const HALVINGS: u32 = 15;
@@ -65,12 +66,24 @@ const MOST_CLIPPED: f64 = 0.1;
 
 /// The largest change of a score by one record. All scores move in the same direction, so
 /// [`ExponentialMechanism`] takes half of it.
-const SENSITIVITY: i128 = WINDOW as i128 / 2;
+pub(super) const SENSITIVITY: i128 = WINDOW as i128 / 2;
 
-/// Returns k, the number of records between one and two times the best norm. `records` and `rho`
-/// are public, `spread` is Δ divided by its value for a replaced record.
-fn clipped_records(dimension: usize, records: f64, (rho, spread): (f64, f64)) -> f64 {
-    (dimension as f64 * spread / rho.sqrt()).min(MOST_CLIPPED * records)
+/// Returns k, the number of records between one and two times the best norm, for a public ρ.
+pub(super) fn clipped_records(sample: &CovarianceSample<'_>, rho: f64) -> f64 {
+    // Δ, divided by its value for a replaced record.
+    let spread = sample.matrix_sensitivity() / 2f64.sqrt() / (1u64 << (2 * RECORD_BITS)) as f64;
+    sample.dimension() as f64 * spread / rho.sqrt()
+}
+
+/// Deviations of the noise of the matrix, on its diagonal and off it.
+pub(super) fn deviations(sample: &CovarianceSample<'_>, rho: f64) -> (f64, f64) {
+    let deviation = sample.matrix_sensitivity() / (2.0 * rho).sqrt();
+    (deviation, deviation / 2f64.sqrt())
+}
+
+/// The norm of candidate `index`, in z.
+pub(super) fn norm(dimension: usize, index: usize) -> f64 {
+    (dimension as f64).sqrt() * 0.5f64.powf(index as f64 / f64::from(2 * PER_HALVING))
 }
 
 /// The squared norm of candidate `index`, on the grid of the records.
@@ -80,7 +93,7 @@ fn threshold(index: u32) -> i128 {
 }
 
 /// Scores of all candidates, from the squared norms of the records.
-fn scores(norms: &[i128], clipped: f64) -> Vec<i128> {
+pub(super) fn scores(norms: &[i128], clipped: f64) -> Vec<i128> {
     let mut sorted = norms.to_vec();
     sorted.sort_unstable();
     let beyond = |index| sorted.len() - sorted.partition_point(|norm| *norm <= threshold(index));
@@ -99,6 +112,9 @@ pub(super) fn estimate<R: CryptoRng + ?Sized>(
     rng: &mut R,
 ) -> Result<CovarianceEstimate, CovarianceError> {
     let size = start.sample.dimension();
+    if size <= few::MOST_COLUMNS {
+        return few::estimate(start, budget, rng);
+    }
     if start.rows.0 * budget.left().sqrt() < LEAST_SIGNAL * size as f64 {
         let found = baselines::diagonal(start, budget, rng)?;
         let noisy: Vec<f64> = found.measurements.iter().map(|entry| entry.value / entry.deviation).collect();
@@ -109,10 +125,11 @@ pub(super) fn estimate<R: CryptoRng + ?Sized>(
     let clipped = at_private_norm(&start, &mut budget, rng)?;
     let sample = &clipped.sample;
     let sums = sample.moments(SecondMoment::Full)?.to_wide();
-    let noisy = add_matrix_noise(&mut budget, size, &sums[1 + size..], sample.matrix_sensitivity(), rng)?;
-    let (measured, deviations) = (clipped.matrix(&noisy), clipped.deviations(&noisy));
-    let covariance = shrinkage::covariance(&measured, deviations[(0, 0)])?;
-    let measurements = clipped.measured(&measured, &deviations);
+    let rho = budget.spend(BudgetPurpose::Matrix, budget.left())?;
+    let noisy = add_matrix_noise(size, &sums[1 + size..], deviations(sample, rho), rng)?;
+    let (measured, noise) = (clipped.matrix(&noisy), clipped.deviations(&noisy));
+    let covariance = shrinkage::covariance(&measured, noise[(0, 0)])?;
+    let measurements = clipped.measured(&measured, &noise);
     Ok(CovarianceEstimate { measurements, ..clipped.estimate(&covariance, budget)? })
 }
 
@@ -123,13 +140,11 @@ fn at_private_norm<'a, R: CryptoRng + ?Sized>(
 ) -> Result<PreparedSample<'a>, CovarianceError> {
     let sample: &CovarianceSample<'a> = &start.sample;
     let (dimension, total) = (sample.dimension(), budget.left());
-    let spread = sample.matrix_sensitivity() / 2f64.sqrt() / (1u64 << (2 * RECORD_BITS)) as f64;
-    let clipped = clipped_records(dimension, start.rows.0, ((1.0 - SHARE) * total, spread));
+    let clipped = clipped_records(sample, (1.0 - SHARE) * total).min(MOST_CLIPPED * start.rows.0);
     let rho = budget.spend(BudgetPurpose::Selection, SHARE * total)?;
     let scores = scores(&sample.squared_norms()?, clipped);
     let index = ExponentialMechanism::new(rho, SENSITIVITY)?.select(&scores, rng)?;
-    let halvings = index as f64 / f64::from(2 * PER_HALVING);
-    start.clipped((dimension as f64).sqrt() * 0.5f64.powf(halvings))
+    start.clipped(norm(dimension, index))
 }
 
 #[cfg(test)]
@@ -172,8 +187,6 @@ mod tests {
         let found = best(&squares, 30.0);
         let within = squares.iter().filter(|norm| (found..4 * found).contains(*norm)).count();
         assert!((28..=32).contains(&within), "{within}");
-        assert_eq!(best(&[1 << 40; 500], clipped_records(10, 500.0, (0.01, 1.0))), 1 << 40);
-        assert_eq!(clipped_records(10, 1e6, (0.01, 1.0)), 100.0);
-        assert_eq!(clipped_records(10, 500.0, (0.01, 1.0)), 50.0);
+        assert_eq!(best(&[1 << 40; 500], MOST_CLIPPED * 500.0), 1 << 40);
     }
 }

@@ -3,6 +3,7 @@
 use hushflow::estimators::covariance::CovarianceEstimate;
 use hushflow::lines::csv_line;
 use hushflow::mechanism::accounting::{Delta, Epsilon, Rho};
+use hushflow::mechanism::estimate::intervals::Confidence;
 use hushflow::publication::report;
 use serde_json::{Value, json};
 
@@ -51,17 +52,24 @@ impl CovarianceReport<'_> {
         table(&std::iter::once(header).chain(lines).collect::<Vec<_>>()) + "\n"
     }
 
-    /// One line for each entry of the upper triangle. The noise of an entry that was not measured
-    /// is empty.
+    /// The 95 % interval of each entry.
+    fn intervals(&self) -> Vec<Vec<Option<(f64, f64)>>> {
+        self.estimate.intervals(Confidence::default().level)
+    }
+
+    /// One line for each entry of the upper triangle. The noise and the interval of an entry that
+    /// was not measured are empty.
     pub(super) fn csv(&self) -> String {
-        let (estimate, noise) = (self.estimate, self.estimate.noise());
-        let header = ["column_a", "column_b", "covariance", "noise"].map(String::from);
+        let (estimate, noise, intervals) = (self.estimate, self.estimate.noise(), self.intervals());
+        let header = ["column_a", "column_b", "covariance", "noise", "lower", "upper"].map(String::from);
         let mut text = csv_line(header) + "\n";
         for (i, one) in self.columns.iter().enumerate() {
             for (j, other) in self.columns.iter().enumerate().skip(i) {
-                let noise = noise[i][j].map_or_else(String::new, |noise| noise.to_string());
+                let [noise, lower, upper] =
+                    [noise[i][j], intervals[i][j].map(|ends| ends.0), intervals[i][j].map(|ends| ends.1)]
+                        .map(|number| number.map_or_else(String::new, |number| number.to_string()));
                 let value = estimate.covariance[(i, j)].to_string();
-                text += &(csv_line([one.clone(), other.clone(), value, noise]) + "\n");
+                text += &(csv_line([one.clone(), other.clone(), value, noise, lower, upper]) + "\n");
             }
         }
         text
@@ -69,15 +77,43 @@ impl CovarianceReport<'_> {
 
     /// Formats one line for each entry of the upper triangle, for narrow terminals.
     fn entries(&self) -> String {
-        let (estimate, noise) = (self.estimate, self.estimate.noise());
+        let (estimate, intervals) = (self.estimate, self.intervals());
         let entry = |(i, j): (usize, usize)| {
             let value = number(estimate.covariance[(i, j)]);
-            let noise = noise[i][j].map_or_else(String::new, reach);
-            vec![format!("{}, {}", self.columns[i], self.columns[j]), value, noise]
+            vec![format!("{}, {}", self.columns[i], self.columns[j]), value, ends(intervals[i][j])]
         };
         let number = self.columns.len();
         let pairs = (0..number).flat_map(|i| (i..number).map(move |j| (i, j)));
         table(&pairs.map(entry).collect::<Vec<_>>())
+    }
+
+    /// Says what the intervals contain, or why there are none.
+    fn legend(&self) -> String {
+        let method = self.arguments.method();
+        match (self.estimate.measurements.is_empty(), self.estimate.clip_norm) {
+            (true, _) => format!(
+                "{method} has added its noise to eigenvalues and directions: no interval of single entries is known. \
+                 shrunk, ssp, ssp-tight and pace measure entries with known noise.\n"
+            ),
+            (false, None) => format!(
+                "{method} clips the rows to an ellipsoid that it does not publish: no interval is known.\n"
+            ),
+            (false, Some(norm)) => {
+                let largest = (self.columns.len() as f64).sqrt();
+                let rows = match norm < largest * (1.0 - 1e-9) {
+                    true => format!(
+                        "the rows clipped to norm {}, where that of a row at all bounds is {}",
+                        number(norm),
+                        number(largest)
+                    ),
+                    false => "the rows clipped to their bounds".into(),
+                };
+                format!(
+                    "In parentheses: 95 % interval of the entry of {rows}. It is about the measured entry, the number \
+                     before it is shrunk or projected; without one, an entry was not measured.\n"
+                )
+            }
+        }
     }
 
     pub(super) fn text(&self) -> String {
@@ -99,23 +135,15 @@ impl CovarianceReport<'_> {
         }
         if self.columns.len() <= SHOWN {
             let header = std::iter::once(String::new()).chain(self.columns.iter().cloned()).collect();
-            let noise = estimate.noise();
-            let lines = self.columns.iter().zip(estimate.covariance.row_iter().zip(&noise));
-            let lines = lines.map(|(name, (row, noise))| {
-                let cells = row.iter().zip(noise).map(|(value, noise)| match noise {
-                    Some(noise) => format!("{} {}", number(*value), reach(*noise)),
-                    None => number(*value),
+            let intervals = self.intervals();
+            let lines = self.columns.iter().zip(estimate.covariance.row_iter().zip(&intervals));
+            let lines = lines.map(|(name, (row, intervals))| {
+                let cells = row.iter().zip(intervals).map(|(value, interval)| {
+                    format!("{} {}", number(*value), ends(*interval)).trim_end().to_owned()
                 });
                 std::iter::once(name.clone()).chain(cells).collect()
             });
-            text += &match estimate.measurements.is_empty() {
-                true => format!(
-                    "{} has added its noise to eigenvalues and directions: no noise of single entries is known. ssp, ssp-tight, pace \
-                     and coinpress measure entries with known noise.\n",
-                    self.arguments.method()
-                ),
-                false => "±: half-width of the 95 % interval of the noise alone; an entry without ± was not measured\n".into(),
-            };
+            text += &self.legend();
             let matrix = table(&std::iter::once(header).chain(lines).collect::<Vec<Vec<String>>>());
             let is_wide = |width| matrix.lines().any(|line| line.chars().count() > width);
             text += &if terminal_width().is_some_and(is_wide) { self.entries() } else { matrix };
@@ -124,6 +152,11 @@ impl CovarianceReport<'_> {
         }
         text + &self.arguments.describe(self.rho, (self.epsilon, self.delta))
     }
+}
+
+/// Formats the ends of an interval, if there is one.
+fn ends(interval: Option<(f64, f64)>) -> String {
+    interval.map_or_else(String::new, |(lower, upper)| format!("({} to {})", number(lower), number(upper)))
 }
 
 /// Formats the half-width of an interval for noise with this standard deviation.
