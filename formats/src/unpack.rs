@@ -3,7 +3,7 @@
 //! The first bytes decide whether a file is packed. A suffix that contradicts them is an error.
 //! Other packings are recognised by their first bytes, and refused. Offsets count unpacked bytes.
 //! Memory holds one buffer each for packed and unpacked bytes, and the window of the format (32 KiB
-//! in gzip, at most [`ZSTD_WINDOW`] in zstd), for any unpacked size.
+//! in gzip, at most 128 MiB in zstd), for any unpacked size.
 
 use std::error::Error;
 use std::ffi::OsStr;
