@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use tracing::warn;
 
 /// How often a waiting source checks for a stop.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -145,6 +146,24 @@ impl Control {
         let connections = self.connections();
         let failed = connections.missing.iter();
         failed.filter_map(|(name, problem)| Some(format!("{name}: {}", problem.as_ref()?))).collect()
+    }
+
+    /// Logs the servers that could never be reached.
+    ///
+    /// # Errors
+    /// They are all of `sources`. Whether another source had rows is private, so their number
+    /// decides.
+    pub(crate) fn check_reached(&self, sources: usize) -> Result<(), String> {
+        let unreached = self.unreached();
+        let all = unreached.join("; ");
+        match unreached.len() {
+            0 => Ok(()),
+            failed if failed >= sources => Err(all),
+            _ => {
+                warn!(sources = all, "some sources were never reached");
+                Ok(())
+            }
+        }
     }
 
     /// Returns when the last source was connected for the first time, if one had to be: now, while

@@ -57,12 +57,10 @@ impl<'a> Document<'a> {
         let (table, errors) = DeTable::parse_recoverable(self.text);
         let lines = self.text.lines().filter(|line| !line.trim().is_empty()).count();
         // Another kind of file has an error in each line, and one says it.
-        let is_other_file = errors.len() > 1 && 2 * errors.len() > lines;
+        let is_other_file = errors.len() > 1 && errors.len() >= lines;
         for error in errors.iter().take(if is_other_file { 1 } else { usize::MAX }) {
             let hint = match error.message() {
-                _ if is_other_file => {
-                    "; most lines are not TOML: name a pipeline file, which `hushflow init` writes"
-                }
+                _ if is_other_file => "; no line is TOML: name a pipeline file, which `hushflow init` writes",
                 message if message.starts_with("invalid boolean") => "; text needs quotes",
                 _ => "",
             };

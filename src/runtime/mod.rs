@@ -115,7 +115,7 @@ pub enum RunError {
     /// The source of a run can't be opened; with what was published and spent.
     #[error("{0}; {1}")]
     Unopened(SourceError, &'static str),
-    /// The run was stopped before a server of its source could be reached.
+    /// The run was stopped before it could reach the server of any source.
     #[error("nothing was read: {0}")]
     Unreached(String),
     /// The discovery of keys can't resume from its saved state.
@@ -345,9 +345,8 @@ fn begin(
     let read = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let cut_off = taking.map_or(Ok(0), Intake::finish)?;
     let counters = RowCounters { cut_off, ..read.counters };
-    let unreached = options.control.unreached();
-    if options.control.is_stopped() && !unreached.is_empty() {
-        return Err(RunError::Unreached(unreached.join("; ")));
+    if options.control.is_stopped() {
+        options.control.check_reached(pipeline.sources.len()).map_err(RunError::Unreached)?;
     }
     read.notices.iter().for_each(|notice| options.control.private_notice(notice));
     let first = start.map_or(1, |start| start.first_epoch);

@@ -272,8 +272,13 @@ fn a_source_that_is_not_there_yet_holds_up_no_other() {
         append(&file("a"), &minutes(0..41, "0.5"));
         let mut running = run(&path, &state, 2).spawn().expect("it starts");
         await_until("epochs without the others", || releases(&state).len() == 4);
-        running.kill().expect("it can be killed");
-        wait(running);
+        if scheme == "tcp" {
+            stop(&running);
+            wait(running).succeeded();
+        } else {
+            running.kill().expect("it can be killed");
+            wait(running);
+        }
         assert_eq!(counts(&state), [10; 4], "{scheme}");
         let rows = "event,arrival,x\n".to_owned() + &minutes(0..61, "0.5");
         append(&file("b"), &rows);

@@ -155,6 +155,6 @@ fn a_table_of_data_is_not_taken_for_a_pipeline_file() {
     for command in ["serve", "check", "run"] {
         let ended = finish(hushflow([command]).arg(&data));
         assert_eq!(ended.err.matches("in.csv:").count(), 1, "{}", ended.err);
-        ended.failed(2, &["in.csv:1:", "most lines are not TOML: name a pipeline file"]);
+        ended.failed(2, &["in.csv:1:", "no line is TOML: name a pipeline file"]);
     }
 }

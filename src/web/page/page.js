@@ -53,9 +53,10 @@ async function show(isStep = false) {
     $("overview").hidden = key !== null;
     $("detail").hidden = key === null;
     complain(excuse);
-    excuse = null;
     document.title = `${key !== null && about.by !== null ? `${key}, ` : ""}${about.name} – hushflow`;
     await (key === null ? showOverview(state, of) : showDetail({ ...state, key }, of));
+    // What follows may not be shown either: until then, all reasons are kept.
+    if (location.hash === wanted) excuse = null;
     if (location.hash === wanted && shownFor !== undefined && shownFor !== key) {
       const title = key === null ? $("overview-title") : $("detail-title");
       title.focus({ preventScroll: true });
@@ -109,7 +110,7 @@ let excuse = null;
 function correct() {
   const faults = faultsOf(location.hash);
   if (faults.length === 0) return false;
-  excuse = faults.map(({ why }) => why).join(" ");
+  excuse = [excuse, ...faults.map(({ why }) => why)].filter(Boolean).join(" ");
   const changes = Object.fromEntries(faults.filter(({ name }) => NAMES.includes(name)).map(({ name }) => [name, LISTS.includes(name) ? [] : null]));
   history.replaceState(null, "", address(changes));
   show();
