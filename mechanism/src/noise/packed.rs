@@ -52,8 +52,8 @@ const WIDTH_BITS: u32 = 20;
 /// Maximum number of bits after the leading factor.
 const MAX_LOW_BITS: u32 = 32;
 
-/// Bits of U that rarely determine the bin: so many bits after the leading factor need no third
-/// word.
+/// Number of the last bits of U, which rarely determine the bin. If at most as many bits follow the
+/// leading factor, a round takes no third word.
 pub(super) const SPARE_BITS: u32 = BinTable::RELEASE_BITS - DETERMINING_BITS;
 
 /// Number of draws whose bins are looked up together.
